@@ -71,8 +71,15 @@ func (h *site) passkeyAddress() string {
 	if err != nil {
 		return ""
 	}
-	if len(h.cfg.Domains) > 0 {
-		return "Open " + h.cfg.BaseURL + " instead."
+	isName := func(host string) bool {
+		_, err := netip.ParseAddr(host)
+		return err != nil
+	}
+	if i := slices.IndexFunc(h.cfg.Domains, isName); i >= 0 {
+		if !isName(base.Hostname()) {
+			base.Host = strings.TrimSuffix(h.cfg.Domains[i]+":"+base.Port(), ":")
+		}
+		return "Open " + base.String() + " instead."
 	}
 	host := "localhost"
 	if port := base.Port(); port != "" {

@@ -504,6 +504,8 @@ func TestPasskeysNeedADomain(t *testing.T) {
 		domains []string
 		why     string
 	}{
+		{"9.9.9.9", true, []string{"9.9.9.9"}, "opened at an IP address. Open the service at its domain"},
+		{"9.9.9.9", true, []string{"9.9.9.9", passkeyHost}, "opened at an IP address. Open https://service.example:8443 instead."},
 		{"127.0.0.1:8443", true, nil, "opened at an IP address"},
 		{"[::1]:8443", true, nil, "opened at an IP address"},
 		{"other.example", true, []string{passkeyHost}, "only at a domain of the service"},

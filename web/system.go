@@ -18,6 +18,7 @@ type systemPages struct{ *site }
 type Certificate struct {
 	Names  []string
 	Issuer string
+	Begins time.Time // zero while there is none
 	Ends   time.Time // zero while there is none
 
 	Failing time.Time // since when it cannot be obtained or renewed; zero if it can

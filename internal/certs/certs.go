@@ -1,12 +1,11 @@
 // Package certs provides the TLS certificates of the server. It obtains and renews
-// certificates for domains through ACME, and signs a certificate with a local CA, which is in
+// certificates for domain names and IP addresses through ACME, and signs a certificate with a local CA, which is in
 // the data directory.
 //
 // A server with certificates keeps serving while the ACME server is unreachable.
 package certs
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -16,6 +15,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -48,7 +48,7 @@ const (
 
 // Config is the configuration of a [Manager].
 type Config struct {
-	Domains []string // if empty, there is only the local CA's certificate
+	Domains []string // names and canonical IP addresses; if empty, there is only the local CA's certificate
 	Hosts   []string // names and addresses for the local CA's certificate
 	CA      *CA
 	Storage *store.Certificates // stores the certificates of Domains
@@ -79,6 +79,8 @@ type Manager struct {
 	copied     *copied           // nil unless the certificates are looked up in a copy
 	acme       *certmagic.Config // nil without domains, and with copied
 	withoutARI *certmagic.Config // like acme, but orders do not name the certificate that they replace
+	addresses  *certmagic.Config // like acme, with shortLived
+	noARI      *certmagic.Config // like withoutARI, with shortLived
 	issuer     *certmagic.ACMEIssuer
 	zap        *zap.Logger
 	loaded     map[string]chan struct{} // by domain; closed once the certificate was looked up in the database
@@ -135,15 +137,17 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 func (c *Manager) configureACME() {
 	cfg := &c.cfg
 	settings := certmagic.Config{
-		Storage:           databaseStorage{cfg.Storage},
-		DefaultServerName: cfg.Domains[0],
-		OCSP:              certmagic.OCSPConfig{HTTPProxy: http.ProxyFromEnvironment},
-		OnEvent:           c.onEvent, ShouldEmitFunc: func(event string) bool { return event != "tls_get_certificate" },
+		Storage: databaseStorage{cfg.Storage},
+		OCSP:    certmagic.OCSPConfig{HTTPProxy: http.ProxyFromEnvironment},
+		OnEvent: c.onEvent, ShouldEmitFunc: func(event string) bool { return event != "tls_get_certificate" },
 		Logger: c.zap,
 	}
-	c.acme, c.withoutARI = certmagic.New(c.cache, settings), certmagic.New(c.cache, settings)
+	all := []**certmagic.Config{&c.acme, &c.withoutARI, &c.addresses, &c.noARI}
+	for _, each := range all {
+		*each = certmagic.New(c.cache, settings)
+	}
 	settings.DisableARI = true
-	noARI := certmagic.New(c.cache, settings)
+	orderWithoutARI := certmagic.New(c.cache, settings)
 	template := certmagic.ACMEIssuer{
 		CA: cfg.Issuer, Email: cfg.Email, Agreed: true, TrustedRoots: cfg.Roots,
 		// The server's own listeners answer challenges, from memory.
@@ -158,7 +162,10 @@ func (c *Manager) configureACME() {
 	c.issuer = certmagic.NewACMEIssuer(c.acme, template)
 	c.acme.Issuers = []certmagic.Issuer{c.issuer}
 	// The config keeps ARI for the time of renewals; only its orders do not use it.
-	c.withoutARI.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(noARI, template)}
+	c.withoutARI.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(orderWithoutARI, template)}
+	template.Profile = shortLived
+	c.addresses.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(c.addresses, template)}
+	c.noARI.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(orderWithoutARI, template)}
 	for _, domain := range cfg.Domains {
 		c.loaded[domain] = make(chan struct{})
 	}
@@ -181,12 +188,24 @@ func (c *Manager) configFor(cert certmagic.Certificate) (*certmagic.Config, erro
 	if c.acme == nil || slices.Contains(cert.Names, LocalName) {
 		return c.local, nil
 	}
+	return c.orders(cert.Names...), nil
+}
+
+// orders returns the configuration that orders a certificate for names, which are all domain names
+// or all IP addresses.
+func (c *Manager) orders(names ...string) *certmagic.Config {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if slices.ContainsFunc(cert.Names, func(name string) bool { return c.withoutName[name] }) {
-		return c.withoutARI, nil
+	withoutARI := slices.ContainsFunc(names, func(name string) bool { return c.withoutName[name] })
+	c.mu.Unlock()
+	switch addresses := slices.ContainsFunc(names, IsAddress); {
+	case addresses && withoutARI:
+		return c.noARI
+	case addresses:
+		return c.addresses
+	case withoutARI:
+		return c.withoutARI
 	}
-	return c.acme, nil
+	return c.acme
 }
 
 // recordRenewal makes every second attempt after a failed renewal place an order that does
@@ -278,7 +297,7 @@ func (c *Manager) manage(ctx context.Context, domain string) error {
 	}
 	for ctx.Err() == nil {
 		// This retries for a month.
-		if err = c.acme.ObtainCertAsync(ctx, domain); err == nil {
+		if err = c.orders(domain).ObtainCertAsync(ctx, domain); err == nil {
 			_, err = c.acme.CacheManagedCertificate(ctx, domain)
 		}
 		if err == nil || ctx.Err() != nil {
@@ -406,8 +425,13 @@ var errNoChallenge = errors.New("no challenge is pending for this name")
 // those and LocalName are errors.
 func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	name := strings.ToLower(hello.ServerName)
+	if name == "" && (c.copied != nil || c.acme != nil) {
+		if name = c.nameWithoutSNI(hello.Conn); name == LocalName {
+			return c.local.GetCertificate(hello)
+		}
+	}
 	if c.copied != nil {
-		if certificate := c.copied.certificate(hello.Context(), cmp.Or(name, c.cfg.Domains[0])); certificate != nil {
+		if certificate := c.copied.certificate(hello.Context(), name); certificate != nil {
 			return certificate, nil
 		}
 	}
@@ -420,9 +444,6 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 		}
 		return c.acme.GetCertificate(hello)
 	}
-	if name == "" {
-		name = c.cfg.Domains[0]
-	}
 	loaded, isDomain := c.loaded[name]
 	if isDomain {
 		select {
@@ -431,7 +452,9 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 			return nil, hello.Context().Err()
 		}
 	}
-	cert, err := c.acme.GetCertificate(hello)
+	named := *hello
+	named.ServerName = name
+	cert, err := c.acme.GetCertificate(&named)
 	if err != nil && isDomain {
 		// An admin who accepts the browser's warning can find the cause in the admin UI.
 		if local := c.cache.AllMatchingCertificates(LocalName); len(local) > 0 {
@@ -439,6 +462,39 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 		}
 	}
 	return cert, err
+}
+
+// nameWithoutSNI returns the domain whose certificate a client without SNI gets. Clients send no
+// SNI to an IP address, and behind NAT that is not the address of the connection: it is the
+// address in Domains that the client reached, else the first one of that family, else the first
+// one, else the first domain. It is LocalName for a client on this host, which reaches the service
+// at a loopback address.
+func (c *Manager) nameWithoutSNI(conn net.Conn) string {
+	var local netip.Addr
+	if conn != nil {
+		if tcp, ok := conn.LocalAddr().(*net.TCPAddr); ok {
+			local = tcp.AddrPort().Addr().Unmap().WithZone("")
+		}
+	}
+	best, rank := c.cfg.Domains[0], 0
+	for _, domain := range c.cfg.Domains {
+		a, err := netip.ParseAddr(domain)
+		if err != nil {
+			continue
+		}
+		switch {
+		case a == local:
+			return domain
+		case a.BitLen() == local.BitLen() && rank < 2:
+			best, rank = domain, 2
+		case rank < 1:
+			best, rank = domain, 1
+		}
+	}
+	if local.IsLoopback() {
+		return LocalName
+	}
+	return best
 }
 
 // tlsConfig returns the TLS configuration of the server.
@@ -493,7 +549,7 @@ func (c *Manager) Certificates() []Certificate {
 	}
 	ca := c.cfg.CA.certificate
 	return append(all, Certificate{
-		Names: []string{ca.Subject.CommonName}, Issuer: "itself (give " + CAFile + " to clients)", Ends: ca.NotAfter,
+		Names: []string{ca.Subject.CommonName}, Issuer: "itself (give " + CAFile + " to clients)", Begins: ca.NotBefore, Ends: ca.NotAfter,
 	})
 }
 
@@ -502,13 +558,14 @@ func describe(leaf *x509.Certificate) Certificate {
 	for _, ip := range leaf.IPAddresses {
 		names = append(names, ip.String())
 	}
-	return Certificate{Names: names, Issuer: leaf.Issuer.CommonName, Ends: leaf.NotAfter}
+	return Certificate{Names: names, Issuer: leaf.Issuer.CommonName, Begins: leaf.NotBefore, Ends: leaf.NotAfter}
 }
 
 // Certificate describes a certificate that the server has or is missing.
 type Certificate struct {
 	Names  []string
 	Issuer string
+	Begins time.Time // zero if there is no certificate
 	Ends   time.Time // zero if there is no certificate
 
 	Failing time.Time // start of the failures to obtain or renew it; zero for none
@@ -536,21 +593,32 @@ func (c *Certificate) Problem(now time.Time) string {
 	return ""
 }
 
-// renewSoon is how long before its expiry a certificate should have been renewed. The local
-// CA's is renewed 10 days before, an ACME certificate typically 30 days.
+// renewSoon is how long before its expiry a certificate should have been renewed, at most: for one
+// that is valid for less than four weeks it is a quarter of its lifetime. certmagic renews when a
+// third is left.
 const renewSoon = 7 * 24 * time.Hour
+
+// expiresSoon reports whether the certificate should have been renewed by now.
+func (c *Certificate) expiresSoon(now time.Time) bool {
+	soon := renewSoon
+	if !c.Begins.IsZero() {
+		soon = min(soon, c.Ends.Sub(c.Begins)/4)
+	}
+	return c.Ends.Sub(now) < soon
+}
 
 // Findings returns a finding for each certificate.
 func Findings(all []Certificate, now time.Time) []store.Finding {
 	findings := make([]store.Finding, 0, len(all))
 	for _, c := range all {
 		f := store.Finding{Check: "certificates", Level: store.LevelOK}
-		soon := c.Ends.Sub(now) < renewSoon
+		soon := c.expiresSoon(now)
 		names, problem := strings.Join(c.Names, ", "), c.Problem(now)
 		switch {
 		case problem != "" && soon:
 			f.Level, f.Detail = store.LevelFail, problem
-			f.Advice = "Check the log for the error. The name must resolve to this host, and port 443 or 80 must be reachable from the internet."
+			f.Advice = "Check the log for the error. The name or address must lead to this host, and port 443 or 80 must be reachable " +
+				"from the internet."
 		case problem != "":
 			f.Level, f.Detail = store.LevelWarn, problem
 			f.Advice = "Check the log for the error."
@@ -568,6 +636,8 @@ func Findings(all []Certificate, now time.Time) []store.Finding {
 var (
 	expiryDesc = prometheus.NewDesc("webhooks_certificate_expiry_timestamp_seconds",
 		"Expiry of the certificate for a name, in Unix time; 0 if there is none.", []string{"name"}, nil)
+	lifetimeDesc = prometheus.NewDesc("webhooks_certificate_lifetime_seconds",
+		"Time from the start of the certificate's validity to its expiry; 0 if there is none.", []string{"name"}, nil)
 	failingDesc = prometheus.NewDesc("webhooks_certificate_failing",
 		"1 if the last attempt to obtain or renew the certificate for a name failed, else 0.", []string{"name"}, nil)
 )
@@ -575,36 +645,49 @@ var (
 // Describe implements [prometheus.Collector].
 func (c *Manager) Describe(ch chan<- *prometheus.Desc) {
 	ch <- expiryDesc
+	ch <- lifetimeDesc
 	ch <- failingDesc
 }
 
 // Collect implements [prometheus.Collector].
 func (c *Manager) Collect(ch chan<- prometheus.Metric) {
-	send := func(name string, ends time.Time, isFailing bool) {
+	send := func(name string, c *Certificate) {
 		expiry, failing := 0.0, 0.0
-		if !ends.IsZero() {
-			expiry = float64(ends.Unix())
+		if !c.Ends.IsZero() {
+			expiry = float64(c.Ends.Unix())
 		}
-		if isFailing {
+		if c.Fault != "" {
 			failing = 1
 		}
 		ch <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, expiry, name)
+		ch <- prometheus.MustNewConstMetric(lifetimeDesc, prometheus.GaugeValue, c.Ends.Sub(c.Begins).Seconds(), name)
 		ch <- prometheus.MustNewConstMetric(failingDesc, prometheus.GaugeValue, failing, name)
 	}
 	for i, cert := range c.Certificates() {
 		switch {
 		case i < len(c.cfg.Domains):
-			send(c.cfg.Domains[i], cert.Ends, cert.Fault != "")
+			send(c.cfg.Domains[i], &cert)
 		case slices.Contains(cert.Names, LocalName):
-			send(LocalName, cert.Ends, false)
+			send(LocalName, &cert)
 		default:
-			send(CAFile, cert.Ends, false)
+			send(CAFile, &cert)
 		}
 	}
 }
 
 // LetsEncrypt is the URL of Let's Encrypt's ACME directory.
 const LetsEncrypt = certmagic.LetsEncryptProductionCA
+
+// shortLived is the ACME profile of certificates for IP addresses: Let's Encrypt issues them for six
+// days only.
+const shortLived = "shortlived"
+
+// IsAddress reports whether a domain is an IP address, which has a certificate of a profile of its
+// own, and neither passkeys nor HSTS.
+func IsAddress(domain string) bool {
+	_, err := netip.ParseAddr(domain)
+	return err == nil
+}
 
 // IsPublicName reports whether a public certificate authority can issue a certificate for a
 // domain name.

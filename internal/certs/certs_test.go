@@ -354,3 +354,51 @@ func TestCertificateFaultFinding(t *testing.T) {
 		}
 	}
 }
+
+// TestShortLifetimeFinding checks that a certificate of six days is not reported before it is due
+// for renewal, with two days left.
+func TestShortLifetimeFinding(t *testing.T) {
+	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+	for left, want := range map[time.Duration]store.Level{
+		48 * time.Hour: store.LevelOK, 36 * time.Hour: store.LevelOK, 35 * time.Hour: store.LevelWarn, -time.Hour: store.LevelFail,
+	} {
+		ends := now.Add(left)
+		found := Findings([]Certificate{{Names: []string{"9.9.9.9"}, Begins: ends.Add(-6 * 24 * time.Hour), Ends: ends}}, now)
+		if len(found) != 1 || found[0].Level != want {
+			t.Errorf("%v before expiry: got %v, want %s", left, found, want)
+		}
+	}
+}
+
+// localConn is a connection to an address of this host.
+type localConn struct {
+	net.Conn
+	addr net.TCPAddr
+}
+
+func (c localConn) LocalAddr() net.Addr { return &c.addr }
+
+func TestNameWithoutSNI(t *testing.T) {
+	const name, ipv4, other4, ipv6 = "hooks.example.com", "9.9.9.9", "9.9.9.10", "2620:fe::9"
+	for _, test := range []struct {
+		local   string
+		domains []string
+		want    string
+	}{
+		{"10.0.0.5", []string{name}, name},
+		{"10.0.0.5", []string{name, ipv4}, ipv4}, // behind NAT
+		{"10.0.0.5", []string{name, ipv6, ipv4, other4}, ipv4},
+		{"10.0.0.5", []string{name, ipv6}, ipv6},
+		{"9.9.9.10", []string{name, ipv4, other4}, other4},
+		{"::ffff:9.9.9.10", []string{name, ipv4, other4}, other4},
+		{"2620:fe::9", []string{ipv4, ipv6}, ipv6},
+		{"2620:fe::99", []string{ipv4, ipv6}, ipv6},
+		{"127.0.0.1", []string{name, ipv4}, LocalName},
+		{"::1", []string{name}, LocalName},
+	} {
+		c := &Manager{cfg: Config{Domains: test.domains}}
+		if got := c.nameWithoutSNI(localConn{addr: net.TCPAddr{IP: net.ParseIP(test.local)}}); got != test.want {
+			t.Errorf("%s with %q: got %s, want %s", test.local, test.domains, got, test.want)
+		}
+	}
+}

@@ -103,3 +103,34 @@ func TestIssuerLosesRecords(t *testing.T) {
 		t.Errorf("after a renewal, the next order does not name the certificate: %v", err)
 	}
 }
+
+// TestProfiles checks that orders for IP addresses alone have the short-lived profile.
+func TestProfiles(t *testing.T) {
+	st, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	local, err := OpenCA(t.TempDir(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := New(t.Context(), Config{
+		Domains: []string{"hooks.test", "9.9.9.9"}, Hosts: []string{LocalName}, CA: local, Storage: st.Certificates(),
+		TLSAddr: &net.TCPAddr{}, Issuer: "https://issuer.test/dir", Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for names, profile := range map[string]string{"hooks.test": "", "9.9.9.9": shortLived, "2620:fe::9": shortLived} {
+		for range 2 { // with ARI, then without
+			for _, issuer := range m.orders(names).Issuers {
+				if got := issuer.(*certmagic.ACMEIssuer).Profile; got != profile {
+					t.Errorf("%s: got the profile %q, want %q", names, got, profile)
+				}
+			}
+			m.recordRenewal(names, true)
+		}
+	}
+}

@@ -115,6 +115,37 @@ func TestServeDefaults(t *testing.T) {
 	}
 }
 
+func TestAddressDomains(t *testing.T) {
+	got := serveSettings(t, "--domain", "hooks.example.com,9.9.9.9,::ffff:9.9.9.9,[2620:00FE:0:0::9],2620:fe::9")
+	if want := []string{"hooks.example.com", "9.9.9.9", "2620:fe::9"}; !slices.Equal(got.Domains, want) {
+		t.Errorf("got %q, want %q", got.Domains, want)
+	}
+	got = serveSettings(t, "--domain", "10.1.2.3", "--acme-ca", "https://acme.test/directory")
+	if want := []string{"10.1.2.3"}; !slices.Equal(got.Domains, want) {
+		t.Errorf("with an ACME server of one's own: got %q, want %q", got.Domains, want)
+	}
+	for address, want := range map[string]string{
+		"10.1.2.3":          "10.1.2.3 is not a public address but a private one, so Let's Encrypt issues no certificate for it",
+		"[FD00::1]":         "fd00::1 is not a public address but a private one",
+		"203.0.113.7":       "203.0.113.7 is not a public address but one for special use",
+		"100.64.0.1":        "100.64.0.1 is not a public address but one for special use",
+		"127.0.0.2":         "127.0.0.2 is always available, with a certificate of the local CA",
+		"::1":               "::1 is always available",
+		"169.254.1.1":       "169.254.1.1 is a link-local address",
+		"fe80::1%eth0":      "fe80::1%eth0 is a link-local address",
+		"0.0.0.0":           "0.0.0.0 is not the address of one host",
+		"ff02::1":           "ff02::1 is not the address of one host",
+		"9.9.9":             "must be a name such as hooks.example.com or an IP address",
+		"9.9.9.9:443":       "must be a name such as hooks.example.com or an IP address",
+		"[2620:fe::9]:443":  "must be a name such as hooks.example.com or an IP address",
+		"https://[2620::9]": "must be a name such as hooks.example.com or an IP address",
+	} {
+		if code, _, stderr := call(t, "config", "validate", "--domain", address); code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: got status %d and %q, want %q", address, code, stderr, want)
+		}
+	}
+}
+
 func TestShellQuote(t *testing.T) {
 	for in, want := range map[string]string{
 		"./data": "./data", "/a b": "'/a b'", "it's": `'it'\''s'`, "": "''", "$x": "'$x'", "~": "'~'",

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -440,8 +441,12 @@ func (d *diagnosis) front(ctx context.Context, s *server.Config) {
 	}
 }
 
-// domain checks that a name has an address.
+// domain checks that a name has an address, or that an address leads here.
 func (d *diagnosis) domain(ctx context.Context, name string) {
+	if certs.IsAddress(name) {
+		d.address(name)
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	addresses, err := (&net.Resolver{PreferGo: true}).LookupHost(ctx, name)
@@ -452,4 +457,20 @@ func (d *diagnosis) domain(ctx context.Context, name string) {
 		return
 	}
 	d.ok("domain", "%s resolves to %s", name, strings.Join(addresses, ", "))
+}
+
+// address checks whether an address of --domain is one of this host.
+func (d *diagnosis) address(domain string) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		d.add(store.LevelWarn, "domain", "", "failed to list the addresses of this host: %v", err)
+		return
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap().String() == domain {
+			d.ok("domain", "%s is an address of this host", domain)
+			return
+		}
+	}
+	d.ok("domain", "%s is not an address of this host; behind NAT, forward port 443 or 80 to it", domain)
 }

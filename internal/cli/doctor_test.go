@@ -61,6 +61,8 @@ func TestFrontFinding(t *testing.T) {
 			"FAIL ::/0 trusts every client to state its own address"},
 		{server.Config{TLS: true, Domains: []string{"nowhere.invalid"}}, "WARN nowhere.invalid has no address"},
 		{server.Config{TLS: true, Domains: []string{"localhost"}}, "OK localhost resolves to "},
+		{server.Config{TLS: true, Domains: []string{"127.0.0.1"}}, "OK 127.0.0.1 is an address of this host"},
+		{server.Config{TLS: true, Domains: []string{"203.0.113.7"}}, "OK 203.0.113.7 is not an address of this host; behind NAT"},
 	}
 	for _, test := range tests {
 		var d diagnosis

@@ -74,9 +74,14 @@ func (f *configErrors) issuer(c *serveFlags, s *server.Config) {
 		}
 	}
 	for _, domain := range s.Domains {
-		if c.ACMECA == certs.LetsEncrypt && !certs.IsPublicName(domain) {
-			f.add("domain", "%s is not a public domain name, so Let's Encrypt issues no certificate for it; "+
-				"set --acme-ca to your own ACME server", domain)
+		what := "a public domain name"
+		public := certs.IsPublicName(domain)
+		if a, err := netip.ParseAddr(domain); err == nil {
+			what, public = "a public address but "+addressKind(a), webhook.Destinations{}.Allows(a)
+		}
+		if c.ACMECA == certs.LetsEncrypt && !public {
+			f.add("domain", "%s is not %s, so Let's Encrypt issues no certificate for it; "+
+				"set --acme-ca to your own ACME server", domain, what)
 		}
 	}
 }
@@ -136,12 +141,50 @@ func (f *configErrors) withoutTLS(c *serveFlags, listen, host string) {
 	}
 }
 
-// domain returns a domain name as in certificates: lower case and ASCII.
+// addressKind says what an address that is not public is for.
+func addressKind(a netip.Addr) string {
+	if a.IsPrivate() {
+		return "a private one"
+	}
+	return "one for special use"
+}
+
+// ipAddress returns an IP address as in certificates. IPv6 may be in brackets, and an IPv4 address
+// may be written as IPv6. It returns false if s is no address.
+func (f *configErrors) ipAddress(flag, s string) (string, bool) {
+	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
+		s = strings.TrimSuffix(inner, "]")
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return "", false
+	}
+	a = a.Unmap()
+	switch {
+	case a.IsLoopback():
+		f.add(flag, "%s is always available, with a certificate of the local CA; remove it", a)
+	case a.Zone() != "" || a.IsLinkLocalUnicast():
+		f.add(flag, "%s is a link-local address, which has a meaning on one network only; no certificate can name it", a)
+	case a.IsUnspecified() || a.IsMulticast():
+		f.add(flag, "%s is not the address of one host; for all addresses of this host, set --listen", a)
+	default:
+		return a.String(), true
+	}
+	return "", true
+}
+
+// domain returns a domain name as in certificates: lower case and ASCII; or an IP address, see
+// ipAddress. It returns "" after an error.
 func (f *configErrors) domain(flag, s string) string {
+	if address, ok := f.ipAddress(flag, s); ok {
+		return address
+	}
 	name, err := idna.Lookup.ToASCII(strings.TrimSuffix(s, "."))
-	_, ip := netip.ParseAddr(s)
-	if err != nil || name == "" || ip == nil || len(name) > 253 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" {
-		f.add(flag, "must be a name such as hooks.example.com, without a scheme, a port or a path, not %q", s)
+	// No name ends in a number; browsers read one as an address.
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	if err != nil || strings.Trim(last, "0123456789") == "" || len(name) > 253 ||
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" {
+		f.add(flag, "must be a name such as hooks.example.com or an IP address, without a scheme, a port or a path, not %q", s)
 		return ""
 	}
 	if name == certs.LocalName || strings.HasSuffix(name, "."+certs.LocalName) {

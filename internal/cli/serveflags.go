@@ -22,7 +22,7 @@ type serveFlags struct {
 	dataFlag
 	keyFlag
 	Listen             string   `default:"auto" placeholder:"ADDR" help:"Address of the API and the admin UI. auto is 127.0.0.1:8443, or :443 with --domain."`
-	Domain             []string `placeholder:"NAME" help:"Public domain names of the service. It obtains and renews certificates for them through ACME."`
+	Domain             []string `placeholder:"NAME" help:"Public domain names or IP addresses of the service. It obtains and renews certificates for them through ACME. Passkeys and HSTS need a name."`
 	ACMEEmail          string   `name:"acme-email" placeholder:"EMAIL" help:"Contact address for the certificate authority."`
 	ACMECA             string   `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"ACME directory of the certificate authority. By using it you accept its terms of service."`
 	ACMECARoot         string   `name:"acme-ca-root" placeholder:"FILE" help:"PEM file of certificates to trust for the ACME server, instead of the system's."`

@@ -63,7 +63,8 @@ func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
 	if ocspURL != "" {
 		keys = "rsa" // pebble only exposes this key, which signs OCSP responses
 	}
-	p.ca = ca.New(quiet, p.db, ocspURL, keys, 0, 1, map[string]ca.Profile{"default": {ValidityPeriod: uint64(life / time.Second)}})
+	profile := ca.Profile{ValidityPeriod: uint64(life / time.Second)}
+	p.ca = ca.New(quiet, p.db, ocspURL, keys, 0, 1, map[string]ca.Profile{"default": profile, "shortlived": profile})
 	p.roots.AddCert(p.ca.GetRootCert(0).Cert)
 
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -670,6 +671,45 @@ func TestRenewal(t *testing.T) {
 	if _, metrics := scrapeService(t, d); !strings.Contains(metrics, `webhooks_certificate_failing{name="hooks.test"} 1`) {
 		t.Error("the metrics lack the failure")
 	}
+}
+
+// TestAddressCertificate obtains a certificate for an IP address next to one for a name, serves it to
+// clients without SNI, and renews it.
+func TestAddressCertificate(t *testing.T) {
+	const address = "127.0.0.2"
+	p := newIssuer(t, 30*time.Second, "")
+	p.validate(0, 0)
+	d := serveDomains(t, p, t.TempDir(), []string{"hooks.test", address}, func(s *Config) {
+		s.Listen, s.HTTPListen = address+":0", ""
+	})
+	// Pebble looks for hooks.test at 127.0.0.1, so it has no certificate.
+	d.await("a certificate for the address", func(c certs.Certificate) bool {
+		return hasCertificate(c) && slices.Equal(c.Names, []string{address})
+	})
+	if !strings.Contains(d.log.String(), "challenge=tls-alpn-01") {
+		t.Error("the certificate was not obtained with TLS-ALPN-01")
+	}
+	c := d.client(p.roots)
+	for host, want := range map[string]string{address: "", "hooks.test": hstsPolicy} {
+		w := httptest.NewRecorder()
+		d.handler.ServeHTTP(w, httptest.NewRequest("GET", "https://"+host+"/healthz", nil))
+		if hsts := w.Header().Get("Strict-Transport-Security"); hsts != want {
+			t.Errorf("%s: got HSTS %q, want %q", host, hsts, want)
+		}
+	}
+	show := func() *x509.Certificate {
+		t.Helper()
+		resp, _ := get(t, c, "https://"+address+"/healthz")
+		return resp.TLS.PeerCertificates[0]
+	}
+	t.Run("renewal", func(t *testing.T) {
+		harness.Long(t)
+		first := show()
+		harness.WaitFor(t, "another certificate", func() bool { return !show().Equal(first) })
+		if left := time.Until(first.NotAfter); left > 11*time.Second {
+			t.Errorf("renewed with %v left of 30 s, want a third", left)
+		}
+	})
 }
 
 // storedAccount returns the ACME account in the database.

@@ -35,7 +35,8 @@ type Config struct {
 	// TLS enables HTTPS, with certificates for Domains or, if there are none, with a
 	// certificate of the local CA in Dir.
 	TLS bool
-	// Domains are the names with an ACME certificate, in lower case.
+	// Domains are the names and IP addresses with an ACME certificate: names in lower case, addresses
+	// as [netip.Addr.String] writes them.
 	Domains []string
 	// ACMECA is the URL of the ACME directory. By using it the operator accepts its terms
 	// of service.

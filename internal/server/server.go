@@ -299,7 +299,8 @@ func (s *Server) route(apiHandler *api.API) {
 	}
 	s.plainHandler = insecure
 	if len(cfg.Domains) > 0 {
-		s.handler = withHSTS(s.handler, cfg.Domains)
+		// Browsers ignore HSTS for an address (RFC 6797, section 8.1.1).
+		s.handler = withHSTS(s.handler, slices.DeleteFunc(slices.Clone(cfg.Domains), certs.IsAddress))
 	}
 	if !cfg.TLS || len(cfg.TrustedProxies) > 0 {
 		behind := &proxyHandler{trusted: cfg.TrustedProxies, handler: s.handler, insecure: insecure}

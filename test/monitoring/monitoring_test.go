@@ -62,7 +62,7 @@ var (
 
 // promqlWords are the functions and operators that expressions may use.
 var promqlWords = []string{
-	"absent", "and", "avg", "by", "histogram_quantile", "increase", "max", "min", "on", "or", "predict_linear", "rate", "sum",
+	"absent", "and", "avg", "by", "clamp_max", "histogram_quantile", "increase", "max", "min", "on", "or", "predict_linear", "rate", "sum",
 	"time", "unless",
 }
 

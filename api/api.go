@@ -81,7 +81,7 @@ type Config struct {
 	// trailing slash; "" is https://service.example.
 	BaseURL string
 
-	// Receiving has the settings that the guide for receivers shows. Its BaseURL is not used.
+	// Receiving has settings that the reference and the guide for receivers show. Its BaseURL is not used.
 	Receiving webhook.Receiving
 
 	// RequestTimeout bounds a request: 504 when its work takes longer, 408 when
@@ -188,13 +188,17 @@ func newAPI(cfg Config) *API {
 	if a.ready == nil {
 		a.ready = func() error { return nil }
 	}
-	a.documents = newDocuments(a.catalog, a.baseURL, cfg.Receiving)
 	if a.batchSize = cfg.BatchSize; a.batchSize == 0 {
 		a.batchSize = DefaultBatchSize
 	}
 	if a.timeout == 0 {
 		a.timeout = DefaultRequestTimeout
 	}
+	shown := settings{
+		cfg.Receiving, a.rateLimit, a.platformRateLimit, a.maxSubscriptions, a.timeout,
+	}
+	shown.BaseURL = a.baseURL
+	a.documents = newDocuments(a.catalog, shown)
 	return a
 }
 

@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
+	"maps"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,12 +25,9 @@ import (
 // changes. What was rendered of an event type is kept until that changes, so that a change costs
 // little more than the copy of the rest.
 type documents struct {
-	catalog *webhook.Catalog
-	baseURL string
-	style   *file // of the pages
-
-	receiving, receivingText *file // the guide for receivers, as a page and as Markdown
-	index                    *file // of the pages, for language models
+	catalog  *webhook.Catalog
+	settings settings
+	fixed    map[string]*file // by path: what does not depend on the catalog
 
 	current atomic.Pointer[rendering]
 
@@ -40,25 +40,38 @@ type documents struct {
 type rendering struct {
 	version    uint64
 	contract   *file // the OpenAPI document
-	reference  *file // the document as a web page
 	eventTypes *file // the list of event types
+
+	pages map[string]*file // of the reference, by path, with documents.fixed
 }
 
 // renderDelay is how long after the start and after a change the documents are rendered, if no
 // client asks for them before: once for many changes in a row.
 const renderDelay = time.Second
 
-func newDocuments(catalog *webhook.Catalog, baseURL string, receiving webhook.Receiving) *documents {
-	baseURL = cmp.Or(baseURL, exampleBaseURL)
-	receiving.BaseURL = baseURL
-	guide := receiving.Guide()
+func newDocuments(catalog *webhook.Catalog, s settings) *documents {
+	s.BaseURL = cmp.Or(s.BaseURL, exampleBaseURL)
+	guide := s.Guide()
 	return &documents{
-		catalog: catalog, baseURL: baseURL, style: newFile("text/css; charset=utf-8", "", referenceCSS),
-		receiving:     newFile(mediaHTML, referencePolicy, guidePage(guide)),
-		receivingText: newFile(mediaMarkdown, "", []byte(guide)),
-		index:         newFile("text/plain; charset=utf-8", "", llmsText(baseURL)),
-		types:         make(map[string]*renderedType),
+		catalog: catalog, settings: s,
+		fixed: map[string]*file{
+			referenceStylePath:         newFile("text/css; charset=utf-8", "", referenceCSS),
+			referenceScriptPath:        newFile("text/javascript; charset=utf-8", "", copyScript),
+			receivingPath:              newFile(mediaHTML, referencePolicy, guidePage(guide)),
+			receivingPath + textSuffix: newFile(mediaMarkdown, "", []byte(guide)),
+			llmsPath:                   newFile("text/plain; charset=utf-8", "", llmsText(s.BaseURL)),
+		},
+		types: make(map[string]*renderedType),
 	}
+}
+
+// documentPaths returns the path of every document except the contract.
+func documentPaths() []string {
+	all := []string{referenceStylePath, referenceScriptPath, llmsPath}
+	for _, p := range docPages {
+		all = append(all, p.Path, p.Path+textSuffix)
+	}
+	return all
 }
 
 // run renders the documents after the start, and after changes of the catalog, until ctx ends.
@@ -92,15 +105,20 @@ func (d *documents) get() *rendering {
 		return r
 	}
 	if d.base == nil {
-		d.base = newDocumentBase(d.baseURL)
+		d.base = newDocumentBase(d.settings)
 	}
 	parts := d.parts()
 	r := &rendering{
 		version:    version,
 		contract:   newFile("application/json; charset=utf-8", "", d.base.contract(parts)),
-		reference:  newFile(mediaHTML, referencePolicy, d.base.reference(parts)),
 		eventTypes: newFile("application/json; charset=utf-8", "", eventTypeList(parts)),
+		pages:      maps.Clone(d.fixed),
 	}
+	maps.Copy(r.pages, d.base.pages)
+	r.pages[typesPage] = newFile(mediaHTML, referencePolicy,
+		d.base.types.join(parts, func(part *renderedType) []byte { return part.html }))
+	r.pages[typesPage+textSuffix] = newFile(mediaMarkdown, "",
+		d.base.typesText.join(parts, func(part *renderedType) []byte { return part.text }))
 	d.current.Store(r)
 	return r
 }
@@ -138,6 +156,7 @@ type renderedType struct {
 	schemas  members[json.RawMessage] // that one, and those of its definitions
 	record   []byte                   // its record, as JSON
 	html     []byte                   // its part of the reference page
+	text     []byte                   // its part of the page as Markdown
 	variants string                   // the digest of its variants, "" for none
 	sameAs   string                   // the event type that shows the same variants, "" if html does
 }
@@ -156,13 +175,36 @@ type documentBase struct {
 	document, components, schemas members[json.RawMessage] // each without the next one
 	event                         json.RawMessage          // the description of DeliveredEvent
 
-	templates  *template.Template
-	head, tail []byte // of the page, around the event types
+	templates        *template.Template
+	pages            map[string]*file  // by path, without those of the event types
+	types, typesText frame             // those of the event types
+	ids              map[string]string // the path of the page with an id
+}
+
+// frame is a page without its event types.
+type frame struct{ head, tail []byte }
+
+func newFrame(page []byte) frame {
+	head, tail, _ := bytes.Cut(page, []byte(eventTypesHere))
+	return frame{head, tail}
+}
+
+// join returns the page with the event types, each as of returns it.
+func (f frame) join(parts []*renderedType, of func(*renderedType) []byte) []byte {
+	size := len(f.head) + len(f.tail)
+	for _, part := range parts {
+		size += len(of(part))
+	}
+	page := append(make([]byte, 0, size), f.head...)
+	for _, part := range parts {
+		page = append(page, of(part)...)
+	}
+	return append(page, f.tail...)
 }
 
 // newDocumentBase reads openapi.yaml. It panics if that is invalid, which every test would
 // detect.
-func newDocumentBase(baseURL string) *documentBase {
+func newDocumentBase(s settings) *documentBase {
 	var root yaml.Node
 	if err := yaml.Unmarshal(openapiYAML, &root); err != nil {
 		panic(fmt.Errorf("openapi.yaml: %w", err))
@@ -180,13 +222,79 @@ func newDocumentBase(baseURL string) *documentBase {
 	mustDecode(b.schemas.get("DeliveredEvent"), &event)
 	b.event = event.get("description")
 
-	b.templates = template.Must(template.New("reference").Funcs(template.FuncMap{
-		"markdown": markdown, "label": label,
-	}).Parse(referenceHTML))
-	page := &referencePage{BaseURL: baseURL}
-	mustDecode(b.contract(nil), &page.contract)
-	b.head, b.tail, _ = bytes.Cut(b.execute("reference", page), []byte(eventTypesHere))
+	b.templates = referenceTemplate()
+	b.render(s)
 	return b
+}
+
+// render renders the pages, with links to the ids on other pages.
+func (b *documentBase) render(s settings) {
+	page := &referencePage{BaseURL: s.BaseURL}
+	mustDecode(s.fill(b.contract(nil)), &page.contract)
+	b.pages, b.ids = make(map[string]*file), make(map[string]string)
+	html := make(map[string][]byte)
+	for _, p := range docPages {
+		if p.Path == receivingPath {
+			continue
+		}
+		page.docPage = p
+		html[p.Path] = b.execute("reference", page)
+		for _, found := range pageID.FindAllSubmatch(html[p.Path], -1) {
+			if id := string(found[1]); b.ids[id] == "" {
+				b.ids[id] = p.Path
+			}
+		}
+	}
+	for path, content := range html {
+		page.docPage = docPages[slices.IndexFunc(docPages, func(p docPage) bool { return p.Path == path })]
+		content, text := b.linked(content, path), b.linkedText(page.text(), path)
+		if path == typesPage {
+			b.types, b.typesText = newFrame(content), newFrame(text)
+			continue
+		}
+		b.pages[path] = newFile(mediaHTML, referencePolicy, content)
+		b.pages[path+textSuffix] = newFile(mediaMarkdown, "", text)
+	}
+}
+
+var (
+	pageID   = regexp.MustCompile(` id="([^"]+)"`)
+	pageLink = regexp.MustCompile(` href="#([^"]+)"`)
+	textLink = regexp.MustCompile(`\]\(#([^)]+)\)`)
+)
+
+// pageWith returns the path of the page with an id; here is that of the page with the link.
+func (b *documentBase) pageWith(id, here string) string {
+	page := b.ids[id]
+	if page == "" && strings.HasPrefix(id, "event-") {
+		page = typesPage
+	}
+	if page == "" || id == "content" || strings.HasPrefix(id, "operations") {
+		page = here
+	}
+	return page
+}
+
+// linked changes the links of a page to ids on other pages.
+func (b *documentBase) linked(page []byte, here string) []byte {
+	return pageLink.ReplaceAllFunc(page, func(link []byte) []byte {
+		id := string(pageLink.FindSubmatch(link)[1])
+		if to := b.pageWith(id, here); to != here {
+			return fmt.Appendf(nil, ` href="%s#%s"`, to, id)
+		}
+		return link
+	})
+}
+
+// linkedText changes the links of Markdown to ids on other pages.
+func (b *documentBase) linkedText(text, here string) []byte {
+	return textLink.ReplaceAllFunc([]byte(text), func(link []byte) []byte {
+		id := string(textLink.FindSubmatch(link)[1])
+		if to := b.pageWith(id, here); to != here {
+			return fmt.Appendf(nil, `](%s%s#%s)`, to, textSuffix, id)
+		}
+		return link
+	})
 }
 
 func (b *documentBase) execute(name string, data any) []byte {
@@ -194,7 +302,7 @@ func (b *documentBase) execute(name string, data any) []byte {
 	if err := b.templates.ExecuteTemplate(&text, name, data); err != nil {
 		panic(fmt.Errorf("the reference: %w", err))
 	}
-	return text.Bytes()
+	return bytes.TrimSpace(text.Bytes()) // the definitions before it leave empty lines
 }
 
 // eventType renders an event type. Its variants are left out if those of sameAs are equal.
@@ -215,7 +323,8 @@ func (b *documentBase) eventType(t *webhook.EventType, schema, sameAs string) *r
 	if sameAs != "" {
 		entry.Variants, entry.VariantsOf = nil, sameAs
 	}
-	part.html = b.execute("eventType", entry)
+	part.html = b.linked(b.execute("eventType", entry), typesPage)
+	part.text = b.linkedText(entry.text(), typesPage)
 	if t.HasDetails {
 		withDetails(part.schemas)
 	}
@@ -244,19 +353,6 @@ func (b *documentBase) contract(parts []*renderedType) []byte {
 	return append(appendObject(nil, document), '\n')
 }
 
-// reference returns the reference page.
-func (b *documentBase) reference(parts []*renderedType) []byte {
-	size := len(b.head) + len(b.tail)
-	for _, part := range parts {
-		size += len(part.html)
-	}
-	page := append(make([]byte, 0, size), b.head...)
-	for _, part := range parts {
-		page = append(page, part.html...)
-	}
-	return append(page, b.tail...)
-}
-
 // documentHandlers serve the documents.
 type documentHandlers struct{ api *API }
 
@@ -265,26 +361,10 @@ func (h documentHandlers) contract(*request) (answer, error) {
 	return h.api.documents.get().contract.answer()
 }
 
-// page returns the reference page.
-func (h documentHandlers) page(*request) (answer, error) {
-	return h.api.documents.get().reference.answer()
+// page returns the document at the path of the request.
+func (h documentHandlers) page(r *request) (answer, error) {
+	return h.api.documents.get().pages[r.route.pattern].answer()
 }
-
-// receiving returns the guide for receivers.
-func (h documentHandlers) receiving(*request) (answer, error) {
-	return h.api.documents.receiving.answer()
-}
-
-// receivingText returns the guide for receivers as Markdown.
-func (h documentHandlers) receivingText(*request) (answer, error) {
-	return h.api.documents.receivingText.answer()
-}
-
-// index returns the list of the pages for language models.
-func (h documentHandlers) index(*request) (answer, error) { return h.api.documents.index.answer() }
-
-// style returns the style sheet of the page.
-func (h documentHandlers) style(*request) (answer, error) { return h.api.documents.style.answer() }
 
 // file is a response that is rendered in advance. Its content must not be changed.
 type file struct {

@@ -30,7 +30,7 @@ func TestDocumentsFollowTheCatalog(t *testing.T) {
 		t.Fatal(err)
 	}
 	catalog := webhook.NewCatalog(all.Types()...)
-	d := newDocuments(catalog, "", webhook.Receiving{})
+	d := newDocuments(catalog, settings{})
 	variants := `{"type":"object"},"kind":{"enum":["a","b"]}},"allOf":[{"if":{"properties":{"kind":{"const":"a"}}},` +
 		`"then":{"properties":{"carrier":{"type":"object","properties":{"x":{"type":"integer"}}}}}}],"x-end":{"":true`
 	change := func(name, carrier string) func() {
@@ -47,8 +47,9 @@ func TestDocumentsFollowTheCatalog(t *testing.T) {
 	} {
 		change()
 		before := d.current.Load()
-		got, want := d.get(), newDocuments(catalog, "", webhook.Receiving{}).get()
-		if !bytes.Equal(got.contract.content, want.contract.content) || !bytes.Equal(got.reference.content, want.reference.content) ||
+		got, want := d.get(), newDocuments(catalog, settings{}).get()
+		if !bytes.Equal(got.contract.content, want.contract.content) ||
+			!bytes.Equal(got.pages[typesPage].content, want.pages[typesPage].content) ||
 			!bytes.Equal(got.eventTypes.content, want.eventTypes.content) {
 			t.Errorf("change %d: the documents differ from those that are rendered from scratch", i)
 		}
@@ -76,7 +77,7 @@ func TestDocumentsAreRenderedInAdvance(t *testing.T) {
 			t.Fatal(err)
 		}
 		catalog := webhook.NewCatalog(all.Types()...) // whose channels belong to the bubble
-		d := newDocuments(catalog, "", webhook.Receiving{})
+		d := newDocuments(catalog, settings{})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -119,7 +120,7 @@ func TestReferenceIsBounded(t *testing.T) {
 	}
 	defs = append(defs, `"d3":{"type":"object","properties":{"v":{"enum":[`+strings.Join(values, ",")+`]}}}`)
 	et := newOwnType(t, "order.shipped", `{"$ref":"#/$defs/d0"}},"$defs":{`+strings.Join(defs, ","))
-	page := string(newDocuments(webhook.NewCatalog(et), "", webhook.Receiving{}).get().reference.content)
+	page := string(newDocuments(webhook.NewCatalog(et), settings{}).get().pages[typesPage].content)
 	_, entry, _ := strings.Cut(page, `id="event-order.shipped"`)
 	entry, _, _ = strings.Cut(entry, "</article>")
 	if rows := strings.Count(entry, "<tr>"); rows < 100 || rows > maxEventRows+1 {

@@ -86,7 +86,7 @@ func TestOwnEventTypesOverTheAPI(t *testing.T) {
 	if got := s.send("GET", "/v2/openapi.json", "").body; got == document || !strings.Contains(got, `"event_order-shipped"`) {
 		t.Error("the document does not have the new event type")
 	}
-	if got := s.send("GET", "/docs", "").body; !strings.Contains(got, "order.shipped") {
+	if got := s.send("GET", typesPage, "").body; !strings.Contains(got, "order.shipped") {
 		t.Error("the reference does not have the new event type")
 	}
 

@@ -43,7 +43,7 @@ var loadContract = sync.OnceValues(func() (*contractChecker, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := newDocuments(catalog, "", webhook.Receiving{}).get().contract.content
+	text := newDocuments(catalog, settings{}).get().contract.content
 	c := &contractChecker{seen: make(map[string]bool)}
 	if c.served, err = openapi3.NewLoader().LoadFromData(text); err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ var generalResponses = map[int]string{414: "URITooLong", 431: "HeadersTooLarge"}
 var ofSelection = map[int]string{403: "Forbidden", 404: "NotFound", 409: "Conflict"}
 
 // partsOfPages are the routes that the document mentions only with those of their pages.
-var partsOfPages = []string{referenceStylePath, receivingTextPath, llmsPath}
+var partsOfPages = slices.DeleteFunc(documentPaths(), func(path string) bool { return path == referencePath || path == receivingPath })
 
 // isTestRoute reports whether a request is for a route that only tests add.
 func isTestRoute(r *http.Request) bool {
@@ -265,10 +265,12 @@ func isFile(t testing.TB, request string, head bool, r response) bool {
 		}
 		return true
 	}
-	media, ok := map[string]string{
-		"/v2/openapi.json": "application/json", referencePath: "text/html", referenceStylePath: "text/css",
-		receivingPath: "text/html", receivingTextPath: "text/markdown", llmsPath: "text/plain",
-	}[target]
+	media, ok := map[string]string{"/v2/openapi.json": "application/json"}[target]
+	if !ok && slices.Contains(documentPaths(), target) {
+		media, ok = map[string]string{
+			".css": "text/css", ".js": "text/javascript", textSuffix: "text/markdown", ".txt": "text/plain", "": "text/html",
+		}[path.Ext(target)]
+	}
 	if !ok || r.status >= 400 {
 		return false
 	}
@@ -488,7 +490,7 @@ func TestDocumentVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(newDocuments(catalog, "", webhook.Receiving{}).get().contract.content)
+	sum := sha256.Sum256(newDocuments(catalog, settings{}).get().contract.content)
 	line := c.served.Info.Version + " " + hex.EncodeToString(sum[:])
 	text, err := os.ReadFile("testdata/openapi.versions")
 	if err != nil {
@@ -714,7 +716,7 @@ func TestDocumentedDeliveries(t *testing.T) {
 
 func TestDocumentIsServed(t *testing.T) {
 	s := start(t)
-	for _, target := range []string{"/v2/openapi.json", referencePath, referenceStylePath, receivingPath, receivingTextPath, llmsPath} {
+	for _, target := range append(documentPaths(), "/v2/openapi.json") {
 		r := s.send("GET", target, "", "Authorization", "")
 		wantStatus(t, target, r, 200)
 		etag := r.header.Get("ETag")
@@ -763,7 +765,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := newDocuments(catalog, "", webhook.Receiving{}).get().contract.content
+	text := newDocuments(catalog, settings{}).get().contract.content
 	doc, err := openapi3.NewLoader().LoadFromData(text)
 	if err != nil {
 		t.Fatal(err)
@@ -796,7 +798,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 			t.Errorf("the document: %s: got %v", own, err)
 		}
 	}
-	page := string(newDocuments(catalog, "", webhook.Receiving{}).get().reference.content)
+	page := string(newDocuments(catalog, settings{}).get().pages[typesPage].content)
 	if !strings.Contains(page, `id="event-shift_planned"`) || strings.Contains(page, "<b>shift") {
 		t.Error("the page lacks the event type, or renders its description as HTML")
 	}

@@ -18,25 +18,87 @@ import (
 	"service/webhook"
 )
 
-// The page of the reference and its style.
+// The pages of the reference, their style and the script of their copy buttons.
 var (
 	//go:embed reference.html
 	referenceHTML string
 	//go:embed reference.css
 	referenceCSS []byte
+	//go:embed copy.js
+	copyScript []byte
 )
 
-// referencePolicy lets the page load only its own style sheet.
-const referencePolicy = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// referencePolicy lets the pages load only their own style sheet and script.
+const referencePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; " +
+	"frame-ancestors 'none'"
 
-// The paths of the reference and its style sheet.
+// The paths of the reference. Each page is Markdown at its path with textSuffix.
 const (
-	referencePath      = "/docs"
-	referenceStylePath = "/docs/style.css"
-	receivingPath      = "/docs/receiving"
-	receivingTextPath  = receivingPath + ".md"
-	llmsPath           = "/llms.txt"
+	referencePath       = "/docs"
+	referenceStylePath  = "/docs/style.css"
+	referenceScriptPath = "/docs/copy.js"
+	receivingPath       = "/docs/receiving"
+	textSuffix          = ".md"
+	llmsPath            = "/llms.txt"
 )
+
+// docPage is a page of the reference.
+type docPage struct {
+	Path, Title string
+	Lead        string // Markdown; "" for the description of tag
+	Group       string // begins a group in the contents
+	tag         string // of the operations on it; "" for none, or those that movesPage and platformPage select
+}
+
+// The pages whose operations are not those of one tag.
+const (
+	platformPage = "/docs/platform"
+	movesPage    = "/docs/moves"
+	schemasPage  = "/docs/schemas"
+	typesPage    = "/docs/event-types"
+)
+
+// docPages are the pages, in the order of their contents.
+var docPages = []docPage{
+	{Path: referencePath, Title: "Guide"},
+	{Path: receivingPath, Title: "Receiving webhooks"},
+	{Path: "/docs/subscriptions", Group: "Operations", tag: "Subscriptions"},
+	{Path: "/docs/deliveries", tag: "Deliveries"},
+	{Path: "/docs/incidents", tag: "Incidents"},
+	{Path: "/docs/events", tag: "Events"},
+	{Path: typesPage, tag: "Event types"},
+	{Path: "/docs/service", tag: "Service"},
+	{Path: schemasPage, Title: "Schemas", Lead: "The objects in requests and responses."},
+	{Path: platformPage, Title: "Platform operations", Group: "For the platform",
+		Lead: "Operations for the backend that runs all programs. They need a platform token; partners cannot use them."},
+	{Path: movesPage, Title: "Program moves",
+		Lead: "Operations between two installations: the one that a program leaves calls them on the one that receives it. " +
+			"`service program move` does that for you."},
+}
+
+func init() {
+	for i := range docPages {
+		if p := &docPages[i]; p.Title == "" {
+			p.Title = p.tag
+		}
+	}
+}
+
+// pageOf returns the path of the page of an operation.
+func pageOf(o Operation) string {
+	switch {
+	case strings.HasPrefix(o.Path, "/v2/programs/{id}/move"):
+		return movesPage
+	case o.Scope == string(webhook.ScopePlatform):
+		return platformPage
+	}
+	for _, p := range docPages {
+		if p.tag != "" && slices.Contains(o.Tags, p.tag) {
+			return p.Path
+		}
+	}
+	return platformPage
+}
 
 const (
 	mediaHTML     = "text/html; charset=utf-8"
@@ -151,9 +213,10 @@ func (o *oneOrMore) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*[]string)(o))
 }
 
-// referencePage is the data of the template: the page without the event types, or one of them.
+// referencePage is the data of the template: a page without the event types, or one of them.
 type referencePage struct {
 	contract
+	docPage
 	BaseURL string
 	maxRows int // of tables of properties in all; 0 for no limit
 	rows    int
@@ -164,6 +227,62 @@ const eventTypesHere = "<!-- event types -->"
 
 // EventTypes returns the mark.
 func (p *referencePage) EventTypes() template.HTML { return eventTypesHere }
+
+// Pages returns all pages.
+func (p *referencePage) Pages() []docPage { return docPages }
+
+// IsFirst reports whether the page is the guide to the API.
+func (p *referencePage) IsFirst() bool { return p.Path == referencePath }
+
+// HasCatalog reports whether the page has the event types.
+func (p *referencePage) HasCatalog() bool { return p.Path == typesPage }
+
+// HasSchemas reports whether the page has the schemas.
+func (p *referencePage) HasSchemas() bool { return p.Path == schemasPage }
+
+// Lead returns the introduction of the page as Markdown.
+func (p *referencePage) Lead() string {
+	i := slices.IndexFunc(p.Tags, func(t tag) bool { return t.Name == p.tag })
+	switch {
+	case p.IsFirst():
+		return p.Info.Summary
+	case i >= 0:
+		return p.Tags[i].Description
+	}
+	return p.docPage.Lead
+}
+
+// Anchor returns the id of the title.
+func (p *referencePage) Anchor() string { return anchorOf(p.Title) }
+
+// Section is a part of a page with operations.
+type Section struct {
+	ID, Title  string
+	Operations []Operation
+}
+
+// Sections returns the parts of the page with operations, one for each tag.
+func (p *referencePage) Sections() []Section {
+	var all []Section
+	for _, t := range p.Tags {
+		s := Section{anchorOf(t.Name), t.Name, nil}
+		if t.Name == p.Title {
+			s.ID, s.Title = "operations", "Operations"
+		}
+		for _, o := range p.Operations(t.Name) {
+			if pageOf(o) == p.Path {
+				s.Operations = append(s.Operations, o)
+			}
+		}
+		if t.Name == "Deliveries" && t.Name == p.tag {
+			s.Operations = append(s.Operations, p.Received()...)
+		}
+		if len(s.Operations) > 0 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
 
 // Operation is an operation with its method and path.
 type Operation struct {
@@ -674,11 +793,26 @@ func indented(v json.RawMessage) string {
 	return b.String()
 }
 
-// Guide returns the introduction.
+// Guide returns the guide.
 func (p *referencePage) Guide() template.HTML { return markdown(p.Info.Description) }
 
-// Chapters returns the headings of the guide.
-func (p *referencePage) Chapters() []member[string] { return chapters(p.Info.Description) }
+// Chapters returns the contents of the page: the titles of the guide or the operations.
+func (p *referencePage) Chapters() []member[string] {
+	if p.IsFirst() {
+		return slices.Concat([]member[string]{{"Before you begin", "before"}}, chapters(p.Info.Description),
+			[]member[string]{{"All errors", "every-error"}, {"Response headers", "response-headers"}})
+	}
+	var all []member[string]
+	for _, s := range p.Sections() {
+		for _, o := range s.Operations {
+			all = append(all, member[string]{o.Summary, o.OperationID})
+		}
+	}
+	if p.HasCatalog() {
+		all = append(all, member[string]{"The catalog", "catalog"})
+	}
+	return all
+}
 
 // chapters returns the headings of the second level in a text, each with its id on the page.
 func chapters(text string) []member[string] {
@@ -686,14 +820,14 @@ func chapters(text string) []member[string] {
 	for line := range strings.Lines(text) {
 		if title, ok := strings.CutPrefix(line, "## "); ok {
 			title = strings.TrimSpace(title)
-			all = append(all, member[string]{title, strings.ReplaceAll(strings.ToLower(title), " ", "-")})
+			all = append(all, member[string]{title, anchorOf(title)})
 		}
 	}
 	return all
 }
 
-// Anchor returns the id of the tag's section.
-func (t tag) Anchor() string { return strings.ReplaceAll(strings.ToLower(t.Name), " ", "-") }
+// anchorOf returns the id of a heading.
+func anchorOf(title string) string { return strings.ReplaceAll(strings.ToLower(title), " ", "-") }
 
 // commonMark is the language of descriptions in OpenAPI, with tables. It is safe for concurrent use.
 var commonMark = goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
@@ -707,29 +841,26 @@ func markdown(text string) template.HTML {
 	return template.HTML(b.String())
 }
 
-// guidePage renders a guide, which begins with its title, as a page.
+// guideView is the data of the template for a guide.
+type guideView struct {
+	docPage
+	Chapters []member[string]
+	Text     template.HTML
+}
+
+// Pages returns all pages.
+func (guideView) Pages() []docPage { return docPages }
+
+// guidePage renders the guide for receivers as a page.
 func guidePage(text string) []byte {
-	title, _, _ := strings.Cut(strings.TrimPrefix(text, "# "), "\n")
+	i := slices.IndexFunc(docPages, func(p docPage) bool { return p.Path == receivingPath })
 	var b bytes.Buffer
-	page := template.Must(template.New("reference").Funcs(template.FuncMap{"markdown": markdown, "label": label}).Parse(referenceHTML))
-	if err := page.ExecuteTemplate(&b, "guide", struct {
-		Title    string
-		Chapters []member[string]
-		Text     template.HTML
-	}{title, chapters(text), markdown(text)}); err != nil {
-		panic(fmt.Errorf("the page %s: %w", title, err))
+	if err := referenceTemplate().ExecuteTemplate(&b, "guide", guideView{docPages[i], chapters(text), markdown(text)}); err != nil {
+		panic(fmt.Errorf("the page %s: %w", receivingPath, err))
 	}
 	return b.Bytes()
 }
 
-// llmsText lists the pages as https://llmstxt.org describes.
-func llmsText(baseURL string) []byte {
-	return fmt.Appendf(nil, `# Service API
-
-> A webhook sender: partners subscribe over a REST API, and receive events in signed deliveries.
-
-- [Receiving webhooks](%[1]s%[2]s): how to write the server that receives deliveries, with the settings of this installation
-- [OpenAPI document](%[1]s/v2/openapi.json): every operation, schema and event type
-- [Reference](%[1]s%[3]s): the same as a page
-`, baseURL, receivingTextPath, referencePath)
+func referenceTemplate() *template.Template {
+	return template.Must(template.New("reference").Funcs(template.FuncMap{"markdown": markdown, "label": label}).Parse(referenceHTML))
 }

@@ -20,16 +20,17 @@ import (
 	"service/webhook"
 )
 
-// checkPolicyAllows checks that the content security policy of the reference page blocks
-// nothing on it.
+// checkPolicyAllows checks that the content security policy of the reference blocks nothing on a
+// page.
 func checkPolicyAllows(t *testing.T, page string) {
 	t.Helper()
+	page = strings.Replace(page, `<script src="`+referenceScriptPath+`" defer></script>`, "", 1)
 	for _, not := range []string{"<script", "<style", " style=", "<img", "<iframe", "<form", "<base", " onclick=", "javascript:"} {
 		if strings.Contains(page, not) {
 			t.Errorf("the page contains %s", not)
 		}
 	}
-	loaded := regexp.MustCompile(`<link [^>]*href="([^"]*)"`).FindAllStringSubmatch(page, -1)
+	loaded := regexp.MustCompile(`<link rel="stylesheet" href="([^"]*)"`).FindAllStringSubmatch(page, -1)
 	if len(loaded) != 1 || loaded[0][1] != referenceStylePath {
 		t.Errorf("the page loads %v, want only %s", loaded, referenceStylePath)
 	}
@@ -38,52 +39,169 @@ func checkPolicyAllows(t *testing.T, page string) {
 	}
 }
 
-func TestReferencePage(t *testing.T) {
+// referencePages returns the pages of the reference by path, in the order of their contents, and the
+// ids on each.
+func referencePages(t *testing.T, s *service) (pages map[string]string, ids map[string]map[string]int) {
+	t.Helper()
+	pages, ids = make(map[string]string), make(map[string]map[string]int)
+	for _, p := range docPages {
+		r := s.send("GET", p.Path, "", "Authorization", "")
+		wantStatus(t, p.Path, r, 200)
+		pages[p.Path], ids[p.Path] = r.body, make(map[string]int)
+		for _, found := range regexp.MustCompile(` id="([^"]*)"`).FindAllStringSubmatch(r.body, -1) {
+			if ids[p.Path][found[1]]++; ids[p.Path][found[1]] == 2 {
+				t.Errorf("%s: the id %s occurs twice", p.Path, found[1])
+			}
+		}
+	}
+	return pages, ids
+}
+
+func TestReferencePages(t *testing.T) {
 	s := start(t)
 	r := s.send("GET", referencePath, "", "Authorization", "")
 	if got, want := r.header.Get("Content-Security-Policy"),
-		"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"; got != want {
+		"default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"; got != want {
 		t.Errorf("got the policy %q, want %q", got, want)
 	}
-	checkPolicyAllows(t, r.body)
-
-	ids := make(map[string]int)
-	for _, found := range regexp.MustCompile(` id="([^"]*)"`).FindAllStringSubmatch(r.body, -1) {
-		ids[found[1]]++
-		if ids[found[1]] == 2 {
-			t.Errorf("the id %s occurs twice", found[1])
+	pages, ids := referencePages(t, s)
+	everywhere := make(map[string]string)
+	links := 0
+	for at, page := range pages {
+		checkPolicyAllows(t, page)
+		for _, found := range regexp.MustCompile(` href="([^"]*)"`).FindAllStringSubmatch(page, -1) {
+			links++
+			path, id, _ := strings.Cut(found[1], "#")
+			if path == "" {
+				path = at
+			}
+			if id != "" && ids[path][id] == 0 && path != receivingPath {
+				t.Errorf("%s: a link leads to the missing %s", at, found[1])
+			}
+			if s.send("GET", path, "", "Authorization", "").status != 200 && !strings.HasPrefix(path, "https://") {
+				t.Errorf("%s: a link leads to the missing %s", at, path)
+			}
+		}
+		for id := range ids[at] {
+			everywhere[id] = at
 		}
 	}
-	links := regexp.MustCompile(` href="([^"]*)"`).FindAllStringSubmatch(r.body, -1)
-	for _, found := range links {
-		target := found[1]
-		if id, here := strings.CutPrefix(target, "#"); here && ids[id] == 0 {
-			t.Errorf("a link leads to the missing id %s", target)
-		}
-	}
-	if len(links) < 100 {
-		t.Errorf("the page has only %d links", len(links))
+	if links < 300 {
+		t.Errorf("the pages have only %d links", links)
 	}
 
-	// The page contains the whole document.
+	// The pages contain the whole document, and the operations of the platform are not with those
+	// of partners.
 	c, err := loadContract()
 	if err != nil {
 		t.Fatal(err)
 	}
+	platform, moves := 0, 0
 	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
-		if ids[strings.TrimSuffix(op.OperationID, withPut)] == 0 {
-			t.Errorf("%s %s is not on the page", method, pattern)
+		if strings.HasSuffix(op.OperationID, withPut) {
+			return
+		}
+		isPlatform := op.Security == nil
+		if op.Security != nil && len(*op.Security) > 0 {
+			isPlatform = slices.Contains((*op.Security)[0]["bearer"], string(webhook.ScopePlatform))
+		}
+		switch at := everywhere[op.OperationID]; {
+		case at == "":
+			t.Errorf("%s %s is on no page", method, pattern)
+		case at == movesPage:
+			moves++
+		case at == platformPage:
+			platform++
+		case op.Security != nil && isPlatform:
+			t.Errorf("%s %s needs a platform token, and is on %s", method, pattern, at)
 		}
 	})
+	if platform < 10 || moves != 6 {
+		t.Errorf("got %d operations of the platform and %d of moves", platform, moves)
+	}
 	for name := range c.served.Components.Schemas {
-		if id := anchor("#/components/schemas/" + name); ids[id] == 0 {
-			t.Errorf("schema %s is not on the page as %s", name, id)
+		if id := anchor("#/components/schemas/" + name); everywhere[id] == "" {
+			t.Errorf("schema %s is on no page as %s", name, id)
 		}
 	}
 	for _, k := range kinds {
-		if !strings.Contains(r.body, fmt.Sprintf(`<th scope="row"><code>%d</code></th>`, k.status)) {
+		if !strings.Contains(pages[referencePath], fmt.Sprintf(`<th scope="row"><code>%d</code></th>`, k.status)) {
 			t.Errorf("the error %d is not in the table of errors", k.status)
 		}
+	}
+}
+
+// Each page is Markdown too, with the same operations and schemas, and llms.txt lists them all.
+func TestReferenceAsMarkdown(t *testing.T) {
+	s := start(t)
+	list := s.send("GET", llmsPath, "", "Authorization", "").body
+	pages, _ := referencePages(t, s)
+	for _, p := range docPages {
+		text := s.send("GET", p.Path+textSuffix, "", "Authorization", "").body
+		if !strings.HasPrefix(text, "# "+p.Title+"\n") {
+			t.Errorf("%s: got %.60q, want the title %s", p.Path+textSuffix, text, p.Title)
+		}
+		if !strings.Contains(list, "]("+exampleBaseURL+p.Path+textSuffix+")") {
+			t.Errorf("%s lacks %s", llmsPath, p.Path+textSuffix)
+		}
+		if p.Path == receivingPath {
+			continue
+		}
+		for _, not := range []string{"<p>", "<code>", "&quot;", "&#39;", eventTypesHere} {
+			if strings.Contains(text, not) {
+				t.Errorf("%s contains %s", p.Path+textSuffix, not)
+			}
+		}
+		for _, found := range regexp.MustCompile(`<span class="method ([A-Z]+)">[A-Z]+</span> .*?<code>(/[^<]*)</code>`).
+			FindAllStringSubmatch(pages[p.Path], -1) {
+			if want := "`" + found[1] + " " + found[2] + "`"; !strings.Contains(text, want) {
+				t.Errorf("%s lacks %s", p.Path+textSuffix, want)
+			}
+		}
+	}
+	if text := s.send("GET", typesPage+textSuffix, "", "Authorization", "").body; !strings.Contains(text, "### `content_published`") {
+		t.Error("the catalog as Markdown is incomplete")
+	}
+}
+
+// The pages name the settings of the installation; the OpenAPI document is the same everywhere.
+func TestReferenceShowsSettings(t *testing.T) {
+	for _, p := range (settings{Receiving: webhook.Receiving{Retry: webhook.DefaultRetryPolicy()}}).phrases() {
+		if !p.pattern().Match(newDocumentBase(settings{}).contract(nil)) {
+			t.Errorf("openapi.yaml lacks %q", p.general)
+		}
+	}
+	s := start(t, func(c *Config) {
+		c.RateLimit, c.MaxSubscriptions, c.RequestTimeout = 4321, 77, 17*time.Second
+		c.Receiving = webhook.Receiving{
+			Timeout: 45 * time.Second, Retry: webhook.DefaultRetryPolicy(), BatchSize: 55, Retention: 9 * 24 * time.Hour, MaxInFlight: 3,
+		}
+	})
+	pages, _ := referencePages(t, s)
+	for path, page := range pages {
+		for _, suffix := range []string{"", textSuffix} {
+			if suffix != "" {
+				page = s.send("GET", path+suffix, "", "Authorization", "").body
+			}
+			for _, not := range []string{"unless the operator configured", "8 unless configured", "100 unless configured"} {
+				if strings.Contains(strings.Join(strings.Fields(page), " "), not) {
+					t.Errorf("%s says %q", path+suffix, not)
+				}
+			}
+		}
+	}
+	for _, want := range []string{
+		"4321 requests in any 60 seconds", "77, unless the program has a limit", "17 s; then 504", "9 days", "within 45 s", "55",
+	} {
+		if !strings.Contains(pages[referencePath], want) {
+			t.Errorf("the guide lacks %q", want)
+		}
+	}
+	if !strings.Contains(pages["/docs/deliveries"], "The waits between attempts are 5 s, 5 min, 30 min and 2 h") {
+		t.Error("the page of deliveries lacks the waits")
+	}
+	if other := start(t).send("GET", "/v2/openapi.json", ""); s.send("GET", "/v2/openapi.json", "").body != other.body {
+		t.Error("the OpenAPI document depends on the settings")
 	}
 }
 
@@ -93,7 +211,7 @@ func TestReferenceEscapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := string(newDocuments(catalog, "https://<b>x", webhook.Receiving{}).get().reference.content)
+	page := string(newDocuments(catalog, settings{Receiving: webhook.Receiving{BaseURL: "https://<b>x"}}).get().pages[referencePath].content)
 	if strings.Contains(page, "<b>x") || !strings.Contains(page, "https://&lt;b&gt;x") {
 		t.Error("the base URL is not escaped")
 	}
@@ -283,7 +401,7 @@ func markdownBlocks(t *testing.T) map[string]string {
 // Deletions and cancellations come last.
 func TestReferenceOrder(t *testing.T) {
 	s := start(t)
-	page := s.send("GET", referencePath, "").body
+	page := s.send("GET", "/docs/subscriptions", "").body + s.send("GET", "/docs/deliveries", "").body
 	last := -1
 	for _, id := range []string{"createSubscription", "updateSubscription", "rotateSecret", "deleteSubscription", "createReplay",
 		"cancelReplay"} {
@@ -298,7 +416,7 @@ func TestReferenceOrder(t *testing.T) {
 // TestReferenceHasEveryHeader checks that the table of a delivery's headers has those of the
 // specification, with the ones that OpenAPI does not permit as parameters.
 func TestReferenceHasEveryHeader(t *testing.T) {
-	page := start(t).send("GET", "/docs", "").body
+	page := start(t).send("GET", "/docs/deliveries", "").body
 	_, delivery, _ := strings.Cut(page, `<h3 id="delivery">`)
 	delivery, _, _ = strings.Cut(delivery, "</article>")
 	for _, name := range []string{

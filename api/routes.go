@@ -102,15 +102,13 @@ func (a *API) routes() []route {
 		{method: "DELETE", pattern: "/v2/event_types/:name", scope: webhook.ScopePlatform, find: eventTypes.find,
 			handle: eventTypes.delete},
 		{method: "GET", pattern: "/v2/openapi.json", scope: scopeNone, query: free, handle: documents.contract, quiet: true},
-		{method: "GET", pattern: referencePath, scope: scopeNone, query: free, handle: documents.page, quiet: true},
-		{method: "GET", pattern: receivingPath, scope: scopeNone, query: free, handle: documents.receiving, quiet: true},
-		{method: "GET", pattern: receivingTextPath, scope: scopeNone, query: free, handle: documents.receivingText, quiet: true},
-		{method: "GET", pattern: llmsPath, scope: scopeNone, query: free, handle: documents.index, quiet: true},
-		{method: "GET", pattern: referenceStylePath, scope: scopeNone, query: free, handle: documents.style, quiet: true},
 		{method: "GET", pattern: "/healthz", scope: scopeNone, query: free, handle: status.healthz, quiet: true},
 		{method: "GET", pattern: "/readyz", scope: scopeNone, query: free, handle: status.readyz, quiet: true},
 		// See request.needsNoToken.
 		{method: "GET", pattern: metricsPath, scope: webhook.ScopeMetricsRead, query: free, handle: status.metrics, quiet: true},
+	}
+	for _, path := range documentPaths() {
+		all = append(all, route{method: "GET", pattern: path, scope: scopeNone, query: free, handle: documents.page, quiet: true})
 	}
 	return slices.Concat(all, a.platformRoutes(), a.actionRoutes())
 }

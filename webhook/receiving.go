@@ -17,7 +17,11 @@ type Receiving struct {
 	BatchSize int
 	Window    time.Duration // the wait for more events before a delivery
 	Retention time.Duration
-	Egress    string // which addresses deliveries come from, in the operator's words; "" for not known
+
+	RetentionDelivered time.Duration // of successful deliveries
+	MaxInFlight        int           // of a subscription without a number of its own
+
+	Egress string // which addresses deliveries come from, in the operator's words; "" for not known
 }
 
 //go:embed receiving.md
@@ -54,23 +58,15 @@ type receivingWords struct {
 
 func (r *Receiving) words() receivingWords {
 	w := receivingWords{
-		BaseURL: r.BaseURL, Timeout: inWords(r.Timeout), Retention: inWords(r.Retention), Attempts: MaxAttempts,
+		BaseURL: r.BaseURL, Timeout: InWords(r.Timeout), Retention: InWords(r.Retention), Attempts: MaxAttempts,
 		Egress: r.Egress,
 	}
-	waits := make([]string, len(r.Retry.Waits))
-	for i, d := range r.Retry.Waits {
-		waits[i] = inWords(d)
-	}
-	last := len(waits) - 1
-	w.Waits = strings.Join(waits[:last], ", ") + " and " + waits[last]
-	if r.Retry.Jitter > 0 {
-		w.Waits += fmt.Sprintf(", each varied by up to %.3g %%", 100*r.Retry.Jitter)
-	}
+	w.Waits = r.Waits()
 	w.Batch = fmt.Sprintf("at most %d and %d KiB, and a single larger event", r.BatchSize, MaxDeliveryBytes>>10)
 	w.Batching = "A delivery takes all events that wait when the subscription has a free slot, " + w.Batch + ".\n" +
 		"An event for an idle subscription is sent immediately and alone; under load, events are batched."
 	if r.Window > 0 {
-		w.Batching = "The first event waits for others for " + inWords(r.Window) + ". A delivery then takes all events that wait, " +
+		w.Batching = "The first event waits for others for " + InWords(r.Window) + ". A delivery then takes all events that wait, " +
 			w.Batch + "."
 	}
 	w.Failing = r.failing()
@@ -95,13 +91,27 @@ func (r *Receiving) failing() string {
 	}
 	text := "A subscription becomes `failing` after " + strings.Join(when, ", or after ") + "."
 	if r.Health.DisableAfter > 0 {
-		text += " If it stays so for " + inWords(r.Health.DisableAfter) + ", it is set inactive."
+		text += " If it stays so for " + InWords(r.Health.DisableAfter) + ", it is set inactive."
 	}
 	return text
 }
 
-// inWords formats a duration in the largest unit that divides it.
-func inWords(d time.Duration) string {
+// Waits lists the waits between the attempts of a delivery.
+func (r *Receiving) Waits() string {
+	waits := make([]string, len(r.Retry.Waits))
+	for i, d := range r.Retry.Waits {
+		waits[i] = InWords(d)
+	}
+	last := len(waits) - 1
+	text := strings.Join(waits[:last], ", ") + " and " + waits[last]
+	if r.Retry.Jitter > 0 {
+		text += fmt.Sprintf(", each varied by up to %.3g %%", 100*r.Retry.Jitter)
+	}
+	return text
+}
+
+// InWords formats a duration in the largest unit that divides it.
+func InWords(d time.Duration) string {
 	for _, u := range []struct {
 		unit time.Duration
 		name string

@@ -14,7 +14,7 @@ import (
 // isAPIPath reports whether a path belongs to the API. All others belong to the admin UI.
 func isAPIPath(path string) bool {
 	switch path {
-	case "/v2", "/docs", "/llms.txt", "/healthz", "/readyz", "/metrics":
+	case "/v2", "/docs", "/docs.md", "/llms.txt", "/healthz", "/readyz", "/metrics":
 		return true
 	}
 	// A base URL that ends in a slash makes //v2/.

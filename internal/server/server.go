@@ -189,7 +189,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 	}
 	receiving := webhook.Receiving{
 		Timeout: cfg.AttemptTimeout, Retry: cfg.RetryPolicy, Health: cfg.HealthPolicy, BatchSize: cfg.BatchSize, Window: cfg.BatchWindow,
-		Retention: cfg.Retention.All, Egress: cfg.EgressNote,
+		Retention: cfg.Retention.All, RetentionDelivered: cfg.Retention.Delivered, MaxInFlight: cfg.MaxInFlight, Egress: cfg.EgressNote,
 	}
 	s.web = web.New(web.Config{
 		Store: s.store, Logger: cfg.Logger, Version: cfg.Version, Started: time.Now(),

@@ -187,6 +187,9 @@ func ReadError(resp *http.Response, body []byte) (*webhook.Error, error) {
 			Validations []webhook.Validation
 		}
 	}
+	if bytes.Contains(body, []byte("HTTP request to an HTTPS server")) { // from net/http
+		return nil, errors.New("the server uses HTTPS; begin --url with https://")
+	}
 	if err := json.Unmarshal(body, &problem); err != nil || problem.Error.Title == "" {
 		return nil, fmt.Errorf("the server responded %s; check --url", resp.Status)
 	}

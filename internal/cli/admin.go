@@ -17,7 +17,7 @@ import (
 )
 
 type adminCmd struct {
-	Create        adminCreateCmd        `cmd:"" help:"Create an admin, who can sign in to the admin UI."`
+	Create        adminCreateCmd        `cmd:"" help:"Create an admin, who can sign in to the admin UI. No mail is sent."`
 	SetupLink     adminSetupLinkCmd     `cmd:"" help:"Print a one-time link that creates the first admin. Needs a running server."`
 	ResetPassword adminResetPasswordCmd `cmd:"" help:"Set a new password and end the admin's sessions."`
 	List          adminListCmd          `cmd:"" help:"List the admins."`
@@ -27,7 +27,7 @@ type adminCmd struct {
 
 // emailFlag names an admin.
 type emailFlag struct {
-	Email string `placeholder:"E" help:"Email address to sign in with (required). No mail is sent to it."`
+	Email string `placeholder:"E" help:"Email address of the admin (required)."`
 }
 
 func (c emailFlag) read() (string, error) {

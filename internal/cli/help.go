@@ -70,7 +70,9 @@ func groupFlags(k *kong.Kong) error {
 		all := len(n.Flags) > 20
 		for _, flag := range n.Flags {
 			switch group := groupOf(flag.Name); {
-			case !all && n.Parent != nil && slices.Contains(commonFlags, flag.Name):
+			case n.Parent == nil:
+				flag.Group = &kong.Group{Key: "general", Title: "General:"} // after the command's own
+			case !all && slices.Contains(commonFlags, flag.Name):
 				flag.Group = &kong.Group{Key: "common", Title: "Data and configuration:"} // after the command's own
 			case all && n.Name == "serve":
 				flag.Group = group
@@ -217,6 +219,9 @@ func explainUsage(err error, at *kong.Node) error {
 		return err
 	}
 	names, text := commandNames(at), err.Error()
+	if flag, _, noValue := strings.Cut(text, `: expected `); noValue && strings.HasSuffix(text, `"EOL" (<EOL>)`) {
+		return fmt.Errorf("%s needs a value", flag)
+	}
 	expected, isMissing := strings.CutPrefix(text, "expected ")
 	word, isUnknown := strings.CutPrefix(text, "unexpected argument ")
 	switch {

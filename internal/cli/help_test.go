@@ -136,6 +136,23 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestOwnFlagsFirst checks that the help of a command begins with its own flags.
+func TestOwnFlagsFirst(t *testing.T) {
+	for command, flags := range map[string][]string{
+		"admin remove": {"--email=", "--help", "--config="}, "publish": {"--url=", "--help"}, "program move": {"--to=", "--help", "--data="},
+	} {
+		help, _ := expect(t, exitDone, append(strings.Fields(command), "--help")...)
+		last := -1
+		for _, flag := range flags {
+			at := strings.Index(help, flag)
+			if at <= last {
+				t.Errorf("%s: %s is at %d, want it after %d:\n%s", command, flag, at, last, help)
+			}
+			last = at
+		}
+	}
+}
+
 func TestColors(t *testing.T) {
 	if got := colors(true).paint(red, "x"); got != "\x1b[31mx\x1b[0m" {
 		t.Errorf("got %q", got)

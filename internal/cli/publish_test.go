@@ -369,6 +369,8 @@ func TestPublishCommand(t *testing.T) {
 			"the server's certificate is not trusted"},
 		{"HTTPS to a plain server", []string{"--token", "hush", "--url", strings.Replace(server.URL, "http:", "https:", 1), events},
 			"", exitFailed, "", "does not use HTTPS"},
+		{"plain HTTP to an HTTPS server", []string{"--token", "hush", "--url", strings.Replace(tls.URL, "https:", "http:", 1), events},
+			"", exitFailed, "", "the server uses HTTPS; begin --url with https://"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -122,7 +122,7 @@ func TestAcknowledge(t *testing.T) {
 			}
 		}
 		if log := s.log.String(); !strings.Contains(log, "status=503") {
-			t.Errorf("the log has no 503:\n%s", log)
+			t.Errorf("the log contains no 503:\n%s", log)
 		}
 
 		s.mend()

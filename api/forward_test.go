@@ -314,7 +314,7 @@ func TestForwardLimits(t *testing.T) {
 	for _, want := range []int{200, 429} {
 		got := from.send("GET", "/v2/events", "")
 		if got.status != want || len(got.header["Ratelimit"]) != 1 || want == 429 && got.header.Get("Retry-After") == "" {
-			t.Errorf("got %d %v, want %d by the limit of the new installation", got.status, got.header, want)
+			t.Errorf("got %d %v, want %d by the new installation's limit", got.status, got.header, want)
 		}
 	}
 }

@@ -110,7 +110,7 @@ func (r *ring) add(t time.Duration, most int) {
 }
 
 // authenticate finds the token of a request and the program that it acts in, and counts the
-// request against the limit of the program, or of the platform token without one. It returns
+// request against the program's limit, or the platform token's without one. It returns
 // an error if the token is missing or invalid, if a limit is exceeded, or if the token may not
 // act in the program.
 func (a *API) authenticate(req *request) (err error) {

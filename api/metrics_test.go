@@ -193,7 +193,7 @@ func TestRequestsAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Contains(s.metricsOf(), "webhooks_program_requests_rate_limited_total{") {
-			t.Error("the metrics have a program that is being erased")
+			t.Error("the metrics contain a program that is being erased")
 		}
 		if strings.Contains(got, "planted") || strings.Contains(strings.ToLower(got), id) {
 			t.Errorf("the metrics show what clients send:\n%s", got)

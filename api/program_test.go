@@ -193,7 +193,7 @@ func TestPlatformTokenActs(t *testing.T) {
 		}
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("the audit log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("the audit log contains\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
@@ -314,7 +314,7 @@ func TestProgramLimits(t *testing.T) {
 			r := s.send("PUT", "/v2/programs/acme", `{"limits":`+limits+`}`, "Authorization", "Bearer "+platform)
 			wantStatus(t, "PUT "+limits, r, 200)
 			if !strings.HasPrefix(r.header.Get("RateLimit"), `"platform";r=`) || r.header.Get("RateLimit-Policy") != `"platform";q=4;w=60` {
-				t.Errorf("PUT %s: got %v, want the limit of the platform token", limits, r.header)
+				t.Errorf("PUT %s: got %v, want the platform token's limit", limits, r.header)
 			}
 		}
 		get := func(status int, state string) {

@@ -129,11 +129,11 @@ func (r *slowReceivers) checkLimit(w *testbed, limit, want int) {
 	}
 	limited := w.d.limitedPrograms()
 	if limit == 0 && len(limited) > 0 {
-		t.Errorf("without a limit the metrics have %+v", limited)
+		t.Errorf("without a limit the metrics contain %+v", limited)
 	}
 	if limit > 0 {
 		if len(limited) != 1 || limited[0] != (limitedProgram{"p", limit, limit, limited[0].held}) || limited[0].held == 0 {
-			t.Errorf("limit %d: the metrics have %+v", limit, limited)
+			t.Errorf("limit %d: the metrics contain %+v", limit, limited)
 		}
 		r.takeTurns(limit)
 	}

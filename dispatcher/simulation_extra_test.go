@@ -105,7 +105,7 @@ func (s *simulation) playExtra(sub *modelSubscription, st *step) bool {
 	return true
 }
 
-// repeat publishes an event again that the log has: nothing may follow.
+// repeat publishes an event again that the log contains: nothing may follow.
 func (s *simulation) repeat(program string, n int) {
 	s.mu.Lock()
 	var known []int

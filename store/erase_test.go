@@ -201,7 +201,7 @@ func TestEraseAtOnce(t *testing.T) {
 		t.Error("the new log does not begin with seq 1")
 	}
 	if n := count(t, s, "SELECT count(*) FROM events"); n != int64(len(fresh.events)) {
-		t.Errorf("the log has %d events, want %d", n, len(fresh.events))
+		t.Errorf("the log contains %d events, want %d", n, len(fresh.events))
 	}
 }
 

@@ -245,7 +245,7 @@ func (x *examination) database(scan scanRow, each eachRow, file *keyring.File, c
 	if err := scan("SELECT user_version FROM pragma_user_version", nil, &version); err != nil {
 		advice := adviceRestore
 		if running != nil {
-			advice = "See the log of the service."
+			advice = "See the service's log."
 		}
 		x.add(LevelFail, checkSchema, advice, "cannot read its version: %v", err)
 		return
@@ -445,7 +445,7 @@ func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.D
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", err)
 		return false
 	case err != nil:
-		x.add(LevelFail, checkDatabase, Remedy(err, "Check the log of the kernel (dmesg) for errors of the disk."), "cannot read it: %v", err)
+		x.add(LevelFail, checkDatabase, Remedy(err, "Check the kernel's log (dmesg) for disk errors."), "cannot read it: %v", err)
 		return false
 	case found != "ok":
 		x.add(LevelFail, checkDatabase, adviceRestore, "%s", found)

@@ -34,7 +34,7 @@ func TestPublishIsIdempotentById(t *testing.T) {
 	wantCode(t, err, webhook.CodeConflict)
 	events, _, err := s.Events().Page(ctx, "p", query(t, webhook.EventList, ""))
 	if err != nil || len(events) != 2 {
-		t.Errorf("the log has %d events (%v), want none of the refused request", len(events), err)
+		t.Errorf("the log contains %d events (%v), want none of the refused request", len(events), err)
 	}
 
 	same := first // ids are unique per program

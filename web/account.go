@@ -25,7 +25,7 @@ type accountPages struct {
 // passkeyPasswordField is the id of the field for the password in the form that adds a passkey.
 const passkeyPasswordField = "passkey-password"
 
-// accountView is the page of an admin's own account.
+// accountView is the admin page's own account.
 type accountView struct {
 	session  webhook.Session // the current one
 	sessions []webhook.Session

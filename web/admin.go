@@ -93,7 +93,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 // adminPages are the pages of admins and of invitations.
 type adminPages struct{ *site }
 
-// adminPath returns the path of the page of an admin.
+// adminPath returns the path of the admin page.
 func adminPath(id string) string { return "/admins/" + url.PathEscape(id) }
 
 // roleMeanings describe what each role allows.

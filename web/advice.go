@@ -44,7 +44,7 @@ var statusAdvice = map[int]advice{
 	422: {"The endpoint rejected the payload (422).", "Check its response for details. Resend it once the endpoint works."},
 	429: {"The endpoint is rate limiting (429). Like any 4xx, a 429 is not retried.",
 		"Requests are slowed down automatically. Set the requests per second of the subscription to what the partner allows, then resend."},
-	500: {"The endpoint failed while processing the request (500).", "Ask the partner to check the log of the endpoint for this time."},
+	500: {"The endpoint failed while processing the request (500).", "Ask the partner to check the endpoint's log for this time."},
 	502: {"A proxy received no valid response from the server behind it (502).",
 		"Tell the partner: the server behind the proxy is down or broken."},
 	503: {"The endpoint is overloaded or in maintenance (503).", "No action is needed unless it continues. A Retry-After header is " +
@@ -58,7 +58,7 @@ var classAdvice = map[int]advice{
 	3: {"The endpoint redirected the request. Redirects are not followed.",
 		"Set the URL of the subscription to the target of the redirect, then resend."},
 	4: {"The endpoint rejected the request. A 4xx status is not retried.", "Check its response. Resend once the cause is fixed."},
-	5: {"The endpoint failed.", "Ask the partner to check the log of the endpoint for this time."},
+	5: {"The endpoint failed.", "Ask the partner to check the endpoint's log for this time."},
 }
 
 func adviceOf(a *webhook.Attempt) advice {

@@ -129,12 +129,12 @@ func (h *bulkRunPages) show(r *request, b *bulkRunRecord) (response, error) {
 	return response{page: bulkRunPage(f, b)}, nil
 }
 
-// stream keeps the page of a run up to date.
+// stream keeps the run page up to date.
 func (h *bulkRunPages) stream(r *request, b *bulkRunRecord) (response, error) {
 	return response{stream: func(s *stream) error { return h.follow(s, r, b) }}, nil
 }
 
-// follow sends the page of a run after each change.
+// follow sends the run page after each change.
 func (h *bulkRunPages) follow(s *stream, r *request, b *bulkRunRecord) error {
 	f := h.frame(r, "")
 	var took time.Duration // how long the last read took

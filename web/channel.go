@@ -16,10 +16,10 @@ import (
 // channelPages are the pages of alert channels.
 type channelPages struct{ *site }
 
-// channelSends is how many of the last alerts the page of a channel shows.
+// channelSends is how many of the last alerts the channel page shows.
 const channelSends = 20
 
-// channelPath returns the path of the page of a channel.
+// channelPath returns the path of the channel page.
 func channelPath(id string) string { return "/alerts/" + url.PathEscape(id) }
 
 // channelRow is a channel in the list, with its last alert.

@@ -11,7 +11,7 @@ import (
 )
 
 // Forms create, test, change and delete a channel. Its URL and its secret are shown at most once,
-// and the audit log has neither.
+// and the audit log contains neither.
 func TestChannelPages(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) { cfg.Email = true })
 	v := visit(t, w)

@@ -318,5 +318,5 @@ func (h *deliveryPages) runBulk(verb *bulkVerb) handler {
 	}
 }
 
-// runPath returns the path of the page of a bulk run.
+// runPath returns the path of the bulk run page.
 func runPath(id string) string { return "/bulk-runs/" + url.PathEscape(id) }

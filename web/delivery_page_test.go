@@ -169,7 +169,7 @@ func (p page) hasNot(t *testing.T, texts ...string) {
 	}
 }
 
-// The page of a delivery follows it through five attempts.
+// The delivery page follows it through five attempts.
 func TestDeliveryPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -449,7 +449,7 @@ func TestPackedResponse(t *testing.T) {
 	}
 }
 
-// Hostile text from a server or a publisher is inert on the page of a delivery.
+// Hostile text from a server or a publisher is inert on the delivery page.
 func TestHostileDelivery(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -597,7 +597,7 @@ func TestPartsOf(t *testing.T) {
 	}
 }
 
-// The page of a delivery in progress receives its changes, and only those.
+// The delivery page receives its changes, and only those.
 func TestOneDeliveryStream(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)

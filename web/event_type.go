@@ -45,7 +45,7 @@ type eventTypeRecord struct {
 	change      string // request that changes it, "" if it is not defined over the API
 }
 
-// shownSubscribers is how many subscriptions the page of an event type lists.
+// shownSubscribers is how many subscriptions the event type page lists.
 const shownSubscribers = 100
 
 func (h *eventTypePages) show(r *request) (response, error) {

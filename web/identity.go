@@ -241,7 +241,7 @@ func (h *signInPages) identityFault(r *request, next string, err error) (respons
 		return response{}, err
 	case errors.Is(err, oidc.ErrUnavailable):
 		status = http.StatusServiceUnavailable
-		s.fault = name + " does not respond as expected. Try again later. Owners can sign in with their password. The log of the service " +
+		s.fault = name + " does not respond as expected. Try again later. Owners can sign in with their password. The service's log " +
 			"has the cause."
 	case errors.As(err, &refused):
 		s.fault = name + " did not sign you in."
@@ -253,7 +253,7 @@ func (h *signInPages) identityFault(r *request, next string, err error) (respons
 			s.fault = name + " did not sign you in (" + refused.Code + ")."
 		}
 	case errors.As(err, new(*oidc.InvalidError)), errors.Is(err, errFlowSpent):
-		s.fault = "The response of " + name + " could not be verified. Try again. If that does not help, search the log of the service for " +
+		s.fault = "The response of " + name + " could not be verified. Try again. If that does not help, search the service's log for " +
 			"the request ID below."
 	case store.Unavailable(err):
 		status = http.StatusServiceUnavailable

@@ -124,7 +124,7 @@ func TestIdentitySignIn(t *testing.T) {
 		"cy@example.com from 127.0.0.1: session.refuse OpenID Connect: no role; ended 1 session",
 		"provider from 127.0.0.1: session.refuse", "no role, subject sub-2"} {
 		if !strings.Contains(log, want) {
-			t.Errorf("the audit log has no %q:\n%s", want, log)
+			t.Errorf("the audit log contains no %q:\n%s", want, log)
 		}
 	}
 }

@@ -31,7 +31,7 @@ const (
 	allIncidentsParameter = "all"
 )
 
-// incidentPath returns the path of the page of an incident.
+// incidentPath returns the path of the incident page.
 func incidentPath(id string) string { return "/incidents/" + url.PathEscape(id) }
 
 // openIncidents are the open incidents that a page shows, and on the overview those that ended with

@@ -19,10 +19,10 @@ type programPages struct{ *site }
 // The id of a program can be any word, but never begins with a hyphen.
 const newProgramPath = "/programs/-/new"
 
-// programTokens is how many of its valid tokens the page of a program shows.
+// programTokens is how many of its valid tokens the program page shows.
 const programTokens = 10
 
-// programPath returns the path of the page of a program.
+// programPath returns the path of the program page.
 func programPath(id string) string { return "/programs/" + url.PathEscape(id) }
 
 // programRow is a program with its statistics.

@@ -79,7 +79,7 @@ func TestProgramPages(t *testing.T) {
 	audit := v.do("GET", "/audit?filter[program_id]=acme")
 	for action, want := range map[string]int{"Create program</td>": 2, "Edit program</td>": 1, "Delete program</td>": 1} {
 		if n := strings.Count(audit.body, action); n != want {
-			t.Errorf("the audit log has %q %d times, want %d", action, n, want)
+			t.Errorf("the audit log contains %q %d times, want %d", action, n, want)
 		}
 	}
 }

@@ -69,22 +69,22 @@ func (r *request) listing(l *webhook.List, own ...string) (*ui.Listing, error) {
 	return v, nil
 }
 
-// subscriptionPath returns the path of the page of a subscription.
+// subscriptionPath returns the path of the subscription page.
 func subscriptionPath(id string) string { return "/subscriptions/" + url.PathEscape(id) }
 
-// deliveryPath returns the path of the page of a delivery.
+// deliveryPath returns the path of the delivery page.
 func deliveryPath(id string) string { return "/deliveries/" + url.PathEscape(id) }
 
-// eventPath returns the path of the page of an event, whose id is unique only
+// eventPath returns the path of the event page, whose id is unique only
 // within its program.
 func eventPath(programID, id string) string {
 	return "/events/" + url.PathEscape(programID) + "/" + url.PathEscape(id)
 }
 
-// eventTypePath returns the path of the page of an event type.
+// eventTypePath returns the path of the event type page.
 func eventTypePath(name string) string { return "/event-types/" + url.PathEscape(name) }
 
-// tokenPath returns the path of the page of a token.
+// tokenPath returns the path of the token page.
 func tokenPath(id string) string { return "/tokens/" + url.PathEscape(id) }
 
 // maxForm bounds the body of a form, in bytes.

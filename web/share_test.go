@@ -118,7 +118,7 @@ func TestSharedLinksEnd(t *testing.T) {
 	}
 }
 
-// sharedOfDeleted returns a link that ended with its subscription. The page of the delivery then
+// sharedOfDeleted returns a link that ended with its subscription. The delivery page then
 // has no links, and creates none.
 func sharedOfDeleted(t *testing.T, w *Web, v visitor) (link string) {
 	t.Helper()

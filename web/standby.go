@@ -11,7 +11,7 @@ import (
 	"service/web/ui"
 )
 
-// StandbyPage is what the page of a standby shows.
+// StandbyPage is what the standby page shows.
 type StandbyPage struct {
 	Primary     string // host of the primary, "" if unknown
 	Lag         string // "" without a complete copy
@@ -21,7 +21,7 @@ type StandbyPage struct {
 	OldData     []string // what exists only in directories of earlier tenures
 }
 
-// standbySite serves the page of a standby at every path.
+// standbySite serves the standby page at every path.
 type standbySite struct {
 	version string
 	status  func() StandbyPage

@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// TestResendRejected checks that the page of a subscription explains why it is failing, and that
+// TestResendRejected checks that the subscription page explains why it is failing, and that
 // one click resends the rejected events after its recovery.
 func TestResendRejected(t *testing.T) {
 	v, w := subscribing(t)
@@ -106,7 +106,7 @@ func TestPausedByEndpoint(t *testing.T) {
 	v.do("GET", path).hasNot(t, "asked for a pause")
 }
 
-// TestProbeNow checks that the page of a failing subscription has a button for its next probe,
+// TestProbeNow checks that the failing subscription page has a button for its next probe,
 // and shows the result.
 func TestProbeNow(t *testing.T) {
 	v, w := subscribing(t)

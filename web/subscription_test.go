@@ -253,7 +253,7 @@ func TestEditSubscription(t *testing.T) {
 }
 
 // The form shows filters as JSON, says what is wrong with them, and drops that of an event that is
-// deselected. The page of an event says who does not get it.
+// deselected. The event page says who does not get it.
 func TestEditFilters(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -392,7 +392,7 @@ func TestSendTestEvent(t *testing.T) {
 	}
 }
 
-// pingAndWait checks that the page of a ping waits for its result.
+// pingAndWait checks that the ping page waits for its result.
 func pingAndWait(t *testing.T, v visitor, l *eventSource) {
 	t.Helper()
 	w, path := l.w, subscriptionPath(l.sub.ID)

@@ -11,7 +11,7 @@ import (
 )
 
 // A token is created on a page, shown once, works, is listed with its last use, and is rejected
-// once it is revoked. The audit log has both actions.
+// once it is revoked. The audit log contains both actions.
 func TestTokenPages(t *testing.T) {
 	w := testWeb(t, nil)
 	makeAdmin(t, w, "eve@example.com")

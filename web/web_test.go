@@ -272,7 +272,7 @@ func TestPagesAreCompressed(t *testing.T) {
 }
 
 // TestFaultsAreLoggedOnce checks that the page of an internal error shows only the request id,
-// and that the log has the error once, without the code of a link.
+// and that the log contains the error once, without the code of a link.
 func TestFaultsAreLoggedOnce(t *testing.T) {
 	for name, do := range map[string]handler{
 		"a panic":  func(*request) (response, error) { panic("the cause") },
@@ -295,7 +295,7 @@ func TestFaultsAreLoggedOnce(t *testing.T) {
 			}
 			got := log.String()
 			if strings.Count(got, "level=") != 1 || !strings.Contains(got, "the cause") || !strings.Contains(got, "request_id="+id) {
-				t.Errorf("the log has\n%s", got)
+				t.Errorf("the log contains\n%s", got)
 			}
 			if strings.Contains(got, "secret-code") {
 				t.Errorf("the log tells the path:\n%s", got)
@@ -316,6 +316,6 @@ func TestVisitorWhoLeavesIsNoFault(t *testing.T) {
 	}))
 	w.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/slow", nil))
 	if log.Len() > 0 {
-		t.Errorf("the log has\n%s", log.String())
+		t.Errorf("the log contains\n%s", log.String())
 	}
 }

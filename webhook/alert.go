@@ -154,7 +154,7 @@ func orNull[T comparable](v T) *T {
 	return &v
 }
 
-// page returns the page of the admin UI to open, "" for a test alert and without the URL of the
+// page returns the admin page UI to open, "" for a test alert and without the URL of the
 // admin UI.
 func (j *alertJSON) page(baseURL string) string {
 	if baseURL == "" || j.Subscription.ID == "" {
@@ -163,7 +163,7 @@ func (j *alertJSON) page(baseURL string) string {
 	return baseURL + "/subscriptions/" + j.Subscription.ID
 }
 
-// LinkAlert returns the JSON of an alert with html_url, the page of the admin UI to open. baseURL is
+// LinkAlert returns the JSON of an alert with html_url, the admin page UI to open. baseURL is
 // the URL of the admin UI, "" for no link. An alert is stored without it, since it may move to
 // another installation.
 func LinkAlert(raw []byte, baseURL string) ([]byte, error) {

@@ -108,7 +108,7 @@ func refused(err error) bool {
 	return errors.As(err, &r) && !errors.As(err, &temporary) && r.Status != http.StatusUnauthorized && r.Status != http.StatusForbidden
 }
 
-// rateLimited reports whether a program is at its rate limit. The limit of the platform token
+// rateLimited reports whether a program is at its rate limit. The platform token's limit
 // concerns the whole run.
 func rateLimited(err error) bool {
 	var r *Refusal

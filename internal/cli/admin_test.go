@@ -12,7 +12,7 @@ import (
 	"service/webhook"
 )
 
-// TestCommandsAreAudited checks that the audit log has every successful change, and no
+// TestCommandsAreAudited checks that the audit log contains every successful change, and no
 // refused one, with a running server and without.
 func TestCommandsAreAudited(t *testing.T) {
 	t.Run("server running", func(t *testing.T) {
@@ -62,7 +62,7 @@ func changeByCommands(t *testing.T, dir string) (token, id string) {
 	return strings.TrimSpace(token), id
 }
 
-// checkAudit checks that the audit log has the changes of changeByCommands.
+// checkAudit checks that the audit log contains the changes of changeByCommands.
 func checkAudit(t *testing.T, st *store.Store, token, id string) {
 	t.Helper()
 	q, _ := webhook.AuditList.Parse(url.Values{"sort": {"at"}})
@@ -74,7 +74,7 @@ func checkAudit(t *testing.T, st *store.Store, token, id string) {
 	for _, e := range entries {
 		got = append(got, e.Admin+e.Address+" "+string(e.Action)+" "+e.ProgramID)
 		if strings.Contains(e.Detail, token) || strings.Contains(e.Detail, "horse") || strings.Contains(e.Detail, "argon2") {
-			t.Errorf("the audit log has a secret: %s", e.Detail)
+			t.Errorf("the audit log contains a secret: %s", e.Detail)
 		}
 	}
 	want := []string{

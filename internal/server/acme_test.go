@@ -396,11 +396,11 @@ func checkDomains(t *testing.T, p *issuer, d *domainService) {
 	checkRefusals(t, c)
 	for _, secret := range []string{"planted-token", "planted-password", "PRIVATE KEY"} {
 		if strings.Contains(d.log.String(), secret) {
-			t.Errorf("the log has %s", secret)
+			t.Errorf("the log contains %s", secret)
 		}
 	}
 	if strings.Contains(d.log.String(), "level=WARN") || strings.Contains(d.log.String(), "level=ERROR") {
-		t.Errorf("the log has warnings, want none:\n%s", d.logWithoutDebug())
+		t.Errorf("the log contains warnings, want none:\n%s", d.logWithoutDebug())
 	}
 }
 

@@ -211,14 +211,14 @@ func testWrongCredential(t *testing.T, inFlight int) {
 	incidentPage := "/incidents/" + all[0].ID
 	offers := func() bool { return strings.Contains(page(incidentPage), `data-key="resend"`) }
 	if offers() != (len(failed) > 0) {
-		t.Errorf("%d events have failed: the page of the incident offers to resend %t", len(failed), offers())
+		t.Errorf("%d events have failed: the incident page offers to resend %t", len(failed), offers())
 	}
 
 	post[any](sc, subscription+"/replays", map[string]any{"only": "failed", "from": since.Format(time.RFC3339)})
 	sc.awaitEnd(events)
 	sc.checkFailed()
 	if offers() || strings.Contains(page(incidentPage), "can be resent") {
-		t.Error("everything is delivered, and the page of the incident offers to resend")
+		t.Error("everything is delivered, and the incident page offers to resend")
 	}
 	run := post[bulkRun](sc, "/v2/bulk_runs", map[string]any{"action": "redeliver", "filter": map[string]string{"status": "failed"}})
 	harness.WaitFor(t, "the end of the bulk run", func() bool {

@@ -61,6 +61,6 @@ func TestAborted(t *testing.T) {
 		t.Errorf("after SIGABRT: got %v, after which systemd does not restart the service", err)
 	}
 	if !strings.Contains(log.String(), "goroutine ") {
-		t.Errorf("after SIGABRT: the log has no goroutine stacks:\n%s", &log)
+		t.Errorf("after SIGABRT: the log contains no goroutine stacks:\n%s", &log)
 	}
 }

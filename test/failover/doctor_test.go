@@ -98,7 +98,7 @@ func TestDoctorLease(t *testing.T) {
 }
 
 // TestBucketRefuses makes the bucket refuse writes. The error of the bucket is in the doctor of both
-// nodes; /readyz, which is public, has one word; the metrics have the cause.
+// nodes; /readyz, which is public, has one word; the metrics contain the cause.
 func TestBucketRefuses(t *testing.T) {
 	harness.Long(t)
 	t.Parallel()
@@ -160,6 +160,6 @@ func TestBucketRefuses(t *testing.T) {
 	}
 	f.one.MustStop(f.primary)
 	if !strings.Contains(f.primary.Log.String(), "cause=full") {
-		t.Errorf("the log of the primary lacks the cause:\n%s", &f.primary.Log)
+		t.Errorf("the primary's log lacks the cause:\n%s", &f.primary.Log)
 	}
 }

@@ -81,7 +81,7 @@ func NewInstance(tb testing.TB, binary, data string, flags ...string) *Instance 
 		if p := in.Last(); p != nil {
 			in.Kill(p)
 			if tb.Failed() {
-				tb.Logf("the log of the last process:\n%s", &p.Log)
+				tb.Logf("the last process's log:\n%s", &p.Log)
 			}
 		}
 		in.Client.CloseIdleConnections()

@@ -236,7 +236,7 @@ func TestForgedMoves(t *testing.T) {
 	to.checkSends(others, kept)
 	out, err := to.Command("audit", "list", "--data", to.Data, "--json")
 	if n := strings.Count(out, `"program.move_abort"`); err != nil || n != aborted {
-		t.Errorf("the audit log has %d aborted moves, %v; want %d", n, err, aborted)
+		t.Errorf("the audit log contains %d aborted moves, %v; want %d", n, err, aborted)
 	}
 	if out, err := from.moveFrom(to.URL(), to.tokenFile); err != nil {
 		t.Errorf("the true program: %v, %s", err, out)

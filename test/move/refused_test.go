@@ -72,6 +72,6 @@ func TestRefused(t *testing.T) {
 	}
 	to.checkSends(token, receiver)
 	if log := from.logs(); strings.Contains(log, "hidden") {
-		t.Errorf("the log has a secret:\n%s", log)
+		t.Errorf("the log contains a secret:\n%s", log)
 	}
 }

@@ -49,7 +49,7 @@ func TestNewToken(t *testing.T) {
 	}
 	to.checkSends(token, receiver)
 	if log := from.logs(); strings.Contains(log, "svc_") {
-		t.Errorf("the log has a token:\n%s", log)
+		t.Errorf("the log contains a token:\n%s", log)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestReplica(t *testing.T) {
 		}
 	}
 	if log := from.logs(); !strings.Contains(log, "the move of a program waits for the replica") {
-		t.Errorf("the log of the source:\n%s", log)
+		t.Errorf("the source's log:\n%s", log)
 	}
 }
 

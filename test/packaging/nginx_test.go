@@ -113,7 +113,7 @@ func checkLogs(t *testing.T, server *harness.Process, log, link string) {
 		}
 	}
 	if requests == 0 {
-		t.Error("the log of the service lacks the address of the client")
+		t.Error("the service's log lacks the address of the client")
 	}
 	logged, err := os.ReadFile(log)
 	if err != nil || strings.Contains(string(logged), link) || !strings.Contains(string(logged), "POST /v2/events 201") {

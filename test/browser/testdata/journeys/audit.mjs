@@ -55,6 +55,6 @@ await checkPage(page);
 await visit(page, "/audit");
 const hash = (await page.locator("code.whole").last().textContent()).trim();
 check(/^[0-9a-f]{64}$/.test(hash), `a hash, got ${hash}`);
-check(runCommand("audit", "verify", "--data", data, "--expect", hash).length > 0, "the log has the hash");
+check(runCommand("audit", "verify", "--data", data, "--expect", hash).length > 0, "the log contains the hash");
 receiver.close();
 await done();

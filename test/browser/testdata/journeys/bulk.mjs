@@ -92,7 +92,7 @@ status = 200;
 const requestsBefore = server.requests.length;
 const successesBefore = await countFromMetrics('failure_reason="",status="success"');
 await waitForLoad(page, () => page.getByRole("button", { name: `Resend ${failures} deliveries` }).click());
-check(/^\/bulk-runs\/[0-9a-f-]{36}$/.test(new URL(page.url()).pathname), `the page of the bulk run, got ${page.url()}`);
+check(/^\/bulk-runs\/[0-9a-f-]{36}$/.test(new URL(page.url()).pathname), `the bulk run page, got ${page.url()}`);
 const runURL = page.url();
 await until("the end of the bulk run", async () => {
   if (await page.getByText(`${failures} deliveries resent.`).count()) return true;
@@ -117,7 +117,7 @@ await until("the results", async () => await countOnPage(`filter[status]=success
 check(await countFromAPI("success") === expectedSuccesses, `${expectedSuccesses} successes in the API, got ${await countFromAPI("success")}`);
 check(await countFromAPI("failed") === failures && await countOnPage("filter[status]=failed") === failures, "the original deliveries are still failed");
 await until("the successes in the metrics", async () => await countFromMetrics('failure_reason="",status="success"') === successesBefore + failures);
-check(await countFromMetrics('failure_reason="rejected",status="failed"') === failures, "the metrics have the failures");
+check(await countFromMetrics('failure_reason="rejected",status="failed"') === failures, "the metrics contain the failures");
 const resent = server.requests.slice(requestsBefore);
 const eventIds = (requests) => requests.flatMap((r) => JSON.parse(r.body).events.map((e) => e.id)).sort().join();
 const originals = server.requests.slice(0, requestsBefore).filter((r) => JSON.parse(r.body).events[0].name === "content_deleted");
@@ -148,7 +148,7 @@ await page.locator("input[data-tick]").check();
 await waitForLoad(page, () => page.locator('button[formaction="/deliveries/cancel"]').click());
 await page.getByText("will be cancelled.").waitFor();
 await waitForLoad(page, () => page.locator("form.confirm button").click());
-check(new URL(page.url()).pathname.startsWith("/bulk-runs/"), `the page of the bulk run, got ${page.url()}`);
+check(new URL(page.url()).pathname.startsWith("/bulk-runs/"), `the bulk run page, got ${page.url()}`);
 await until("the cancellation", async () => await countFromAPI("retryable") === 0);
 await visit(page, "/deliveries?filter[status]=failed&page[size]=100");
 const statuses = await page.locator("tr[data-row] .sub").allTextContents();

@@ -1,7 +1,7 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --rejecting-after 2
 // and without JavaScript
 // An endpoint rejects deliveries. An admin goes from the overview to the response that says
-// why, probes the endpoint and resends the failed deliveries. The page of the subscription
+// why, probes the endpoint and resends the failed deliveries. The subscription page
 // updates without a reload.
 import { api, check, copied, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
 

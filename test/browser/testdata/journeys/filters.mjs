@@ -101,7 +101,7 @@ await page.setViewportSize({ width: 360, height: 800 });
 await checkPage(page);
 await waitForLoad(page, () => page.getByRole("button", { name: "Save" }).click());
 check(page.url() === base + subscription, `it was saved, got ${page.url()}`);
-check((await page.locator("main").innerText()).includes('"op": "lte"'), "the page of the subscription has the filter");
+check((await page.locator("main").innerText()).includes('"op": "lte"'), "the subscription page has the filter");
 
 server.close();
 await done();

@@ -1,5 +1,5 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 50ms,50ms,1h,1h --retry-jitter 0 --attempt-timeout 5m
-// A receiver fails twice and then succeeds. The page of the delivery and the list show each
+// A receiver fails twice and then succeeds. The delivery page and the list show each
 // step without a reload, and announce changes to screen readers. Both can be paused, and
 // close their streams in a hidden tab.
 import { api, check, done, startManualReceiver, checkPage, signIn, until, visit } from "./lib.mjs";
@@ -25,7 +25,7 @@ const checkNotReloaded = async (page, name) => check(await page.evaluate(() => w
 await until("the live stream", () => listPage.evaluate(() => document.querySelector("[data-live]")?.dataset.state === "on"));
 await markLoaded(listPage);
 
-// The page of the delivery is opened while the first attempt is in flight.
+// The delivery page is opened while the first attempt is in flight.
 await publish();
 const row = listPage.locator("[data-live-list] tr", { hasText: "content_deleted" });
 await row.getByTitle("1 of 5 attempts").waitFor();
@@ -43,11 +43,11 @@ check((await details.innerText()).includes("not yet"), "the delivery is not comp
 // reads or presses it. It is updated when the focus leaves.
 await deliveryPage.locator("#record a", { hasText: "Resend" }).focus();
 await server.respond(503);
-await until("the second attempt on the page of the delivery", async () => await attemptNumber() === "2");
+await until("the second attempt on the delivery page", async () => await attemptNumber() === "2");
 await until("the second attempt on the list", async () => (await row.innerHTML()).includes("2 of 5 attempts"));
 check(await attemptItems.count() === 1 && (await attemptItems.first().textContent()).includes("503"), "the first response is shown");
 await server.respond(503);
-await until("the third attempt on the page of the delivery", async () => await attemptNumber() === "3");
+await until("the third attempt on the delivery page", async () => await attemptNumber() === "3");
 check((await attempts.textContent()).includes("Attempt 2") && await attemptItems.count() === 2, "the second response is shown");
 check(await deliveryPage.evaluate(() => document.activeElement.textContent.trim()) === "Resend", "the focus did not move");
 
@@ -56,7 +56,7 @@ await server.respond(200);
 await row.getByText("Success").waitFor();
 check((await row.innerHTML()).includes("3 of 5 attempts"), "the third attempt succeeded");
 check(await row.count() === 1, "the row was updated in place");
-await until("the completion on the page of the delivery", async () => !(await details.innerText()).includes("not yet"));
+await until("the completion on the delivery page", async () => !(await details.innerText()).includes("not yet"));
 await until("the third response", async () => await attemptItems.count() === 3);
 // An announcement takes 2 s. That of an update which the focus holds back must not be lost.
 await deliveryPage.waitForTimeout(2500);
@@ -65,7 +65,7 @@ check(!await announced(), "an update that waits is not announced");
 await deliveryPage.evaluate(() => document.activeElement.blur());
 await until("the title, after the focus has left it", async () => (await deliveryPage.locator("#record").textContent()).includes("Delivered"));
 await until("the announcement of the update", announced);
-await checkNotReloaded(deliveryPage, "the page of the delivery");
+await checkNotReloaded(deliveryPage, "the delivery page");
 await checkNotReloaded(listPage, "the list");
 check(server.requests.length === 4, "one ping and three attempts arrived");
 const [first, second, third] = server.attempts();

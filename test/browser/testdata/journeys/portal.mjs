@@ -38,7 +38,7 @@ const section = async (page, to) => {
   await load(page, `nav#pages a[href='/portal${to}']`);
 };
 
-// The admin makes a link on the page of the program.
+// The admin makes a link on the program page.
 runCommand("token", "create", "--data", data, "--program", "acme", "--user", "1", "--scope", "events.read");
 const { page: owner } = await signIn({}, expectedErrors);
 await visit(owner, "/programs/acme");

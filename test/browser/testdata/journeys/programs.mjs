@@ -26,7 +26,7 @@ await page.fill("#name", "Contoso, The Netherlands and Luxembourg B.V.");
 await page.fill("#rate-limit", "600");
 await page.fill("#max-in-flight", "4");
 await press("Create program");
-check(new URL(page.url()).pathname === "/programs/contoso", `the page of the program, not ${page.url()}`);
+check(new URL(page.url()).pathname === "/programs/contoso", `the program page, not ${page.url()}`);
 check((await main.innerText()).includes("Program created."), "it says so");
 await checkPage(page);
 
@@ -82,7 +82,7 @@ for (const to of ["/programs?filter[program_name]=luxem", "/subscriptions"]) {
 }
 await page.setViewportSize(size);
 
-// The token is revoked from the page of the program.
+// The token is revoked from the program page.
 await visit(page, "/programs/contoso");
 await waitForLoad(page, () => page.locator("#program-tokens tr[data-row] a").first().click());
 await open("Revoke");

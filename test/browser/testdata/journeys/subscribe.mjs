@@ -146,7 +146,7 @@ page.once("dialog", (dialog) => dialog.accept());
 await page.reload();
 check(await page.locator("#secret").count() === 0 && !(await page.content()).includes(rotatedSecret), "a reload shows no secret");
 await visit(page, subscription);
-check(!(await page.content()).includes(rotatedSecret), "the page of the subscription does not show the secret");
+check(!(await page.content()).includes(rotatedSecret), "the subscription page does not show the secret");
 
 server.close();
 await done();

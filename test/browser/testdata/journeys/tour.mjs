@@ -291,7 +291,7 @@ for (const [verb, status] of [["redeliver", "failed"], ["cancel", "retryable"]])
 }
 const run = new URL(page.url()).pathname;
 await post(page, `${run}/cancel`, [], 409); // the run is complete
-// The page of a run that is still running follows it. These runs may end before their page is loaded.
+// The run page follows a run. These runs may end before their page is loaded.
 await page.evaluate((to) => fetch(to).then((response) => response.body.cancel()), `${run}/stream`);
 await inspectPath(page, "/bulk-runs");
 await inspectPath(page, "/bulk-runs/no-such", 404);

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"service/store/list"
 	"service/webhook"
 )
 
@@ -74,7 +75,8 @@ func TestFeedsBackwards(t *testing.T) {
 		fillFeeds(t, s)
 	}
 	for _, f := range feeds(s) {
-		for _, order := range []string{"", "sort=" + f.list.Sort[0]} {
+		byTime := f.list.Sort[len(f.list.Sort)-1] // in other orders rows are added in between
+		for _, order := range []string{"sort=-" + byTime, "sort=" + byTime} {
 			t.Run(f.name+" "+order, func(t *testing.T) {
 				q := query(t, f.list, order+"&page[size]=3")
 				var last string // cursor of the last page
@@ -128,10 +130,10 @@ func (f *testedFeed) walkBack(t *testing.T, q *webhook.ListQuery, forth []string
 // Adjacent ids may differ in both halves.
 func TestAdjacentID(t *testing.T) {
 	low, high := "00000000-0000-0001-ffff-ffffffffffff", "00000000-0000-0002-0000-000000000000"
-	if got := adjacentID(low, false); got != high {
+	if got := list.AdjacentID(low, false); got != high {
 		t.Errorf("after %s: got %s, want %s", low, got, high)
 	}
-	if got := adjacentID(high, true); got != low {
+	if got := list.AdjacentID(high, true); got != low {
 		t.Errorf("before %s: got %s, want %s", high, got, low)
 	}
 }

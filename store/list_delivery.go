@@ -540,7 +540,7 @@ func (l *deliveryList) named(texts []string) ([]string, error) {
 	}
 	ids, looked := []string{}, 0
 	for _, program := range programs {
-		w := newSubscriptionWalk(l.s, program, &webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxNamed,
+		w := newSubscriptionWalk(l.s, program, &webhook.ListQuery{Sort: []webhook.SortField{{Name: "created_at"}}, Size: maxNamed,
 			Filters: map[string][]string{
 				"url": texts, "deleted": {"false", "true"},
 			}})

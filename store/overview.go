@@ -55,10 +55,11 @@ func (s Figures) Arrived(ctx context.Context, since time.Time) (n int64, err err
 	return newest - from + 1, err
 }
 
-const selectSubscriptionLabels = "SELECT s.id, s.url, s.description FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value"
+const selectSubscriptionLabels = "SELECT s.id, s.program_id, s.url, s.description " +
+	"FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value"
 
 // SubscriptionLabel is what a list shows for a subscription.
-type SubscriptionLabel struct{ URL, Description string }
+type SubscriptionLabel struct{ ProgramID, URL, Description string }
 
 // Labels returns the labels of subscriptions of any program by id, including deleted ones.
 // Unknown ids are omitted.
@@ -67,7 +68,7 @@ func (s Subscriptions) Labels(ctx context.Context, ids []string) (map[string]Sub
 	err := s.db.Each(ctx, selectSubscriptionLabels, []any{sqlite.JSON(ids)}, func(scan func(...any) error) error {
 		var id string
 		var l SubscriptionLabel
-		err := scan(&id, &l.URL, &l.Description)
+		err := scan(&id, &l.ProgramID, &l.URL, &l.Description)
 		labels[id] = l
 		return err
 	})

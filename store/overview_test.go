@@ -142,7 +142,7 @@ func TestSubscriptionLabels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]SubscriptionLabel{one.ID: {one.URL, one.Description}, two.ID: {two.URL, two.Description}}
+	want := map[string]SubscriptionLabel{one.ID: {"a", one.URL, one.Description}, two.ID: {"b", two.URL, two.Description}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -10,11 +10,17 @@ import (
 	"service/webhook"
 )
 
-const (
-	// The query of a URL is not searched: it may contain a secret that could be guessed.
+// matchesText is the condition that the name or the URL of a row of s, a table or an alias, matches a pattern. The
+// query of a URL is not searched: it may contain a secret that could be guessed.
+func matchesText(s, pattern string) string {
+	return "(" + s + ".description LIKE " + pattern + ` ESCAPE '\'
+		OR substr(` + s + ".url, 1, instr(" + s + ".url || '?', '?') - 1) LIKE " + pattern + ` ESCAPE '\')`
+}
+
+var (
 	findSubscriptionsByText = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
-		WHERE deleted_at IS NULL AND program_id` + list.CanBeUsed + ` AND (description LIKE ?1 ESCAPE '\'
-		OR substr(url, 1, instr(url || '?', '?') - 1) LIKE ?1 ESCAPE '\') LIMIT ?2`
+		WHERE deleted_at IS NULL AND program_id` + list.CanBeUsed + " AND " + matchesText("subscriptions", "?1") + " LIMIT ?2"
+
 	findProgramsByText = `SELECT id FROM programs WHERE id` + list.CanBeUsed + ` AND (id LIKE ?1 ESCAPE '\'
 		OR name LIKE ?1 ESCAPE '\') ORDER BY id LIMIT ?2`
 )

@@ -3,8 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"slices"
 	"strings"
@@ -53,6 +51,12 @@ func lastCompleted(subscriptionID string) string {
 }
 
 var (
+	// lastSuccessAt is the time of the last success of a subscription x.
+	lastSuccessAt = `coalesce(
+		(SELECT n.completed_at FROM (` + lastCompleted("x.id") + `) n WHERE n.status = 'success' LIMIT 1),
+		(SELECT max(t.at) FROM stats t
+			WHERE t.program_id = x.program_id AND t.subscription_id = x.id AND t.span = 3600000 AND t.success > 0))`
+
 	summaryColumns = `x.id, x.program_id, x.url, x.active, x.description, x.events, x.ordered, x.max_in_flight,
 		x.authorization_header IS NOT NULL, x.header_names, x.filters, x.status, x.disabled_reason, x.revision, x.created_at, x.updated_at, x.deleted_at,
 		x.max_per_second, coalesce(x.max_events, 0), f.failing_reason, f.failing_since, f.next_probe_at,
@@ -61,10 +65,7 @@ var (
 		(SELECT count(*) FROM (
 			SELECT 1 FROM deliveries d INDEXED BY deliveries_due
 			WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)),
-		coalesce(
-			(SELECT n.completed_at FROM (` + lastCompleted("x.id") + `) n WHERE n.status = 'success' LIMIT 1),
-			(SELECT max(t.at) FROM stats t
-				WHERE t.program_id = x.program_id AND t.subscription_id = x.id AND t.span = 3600000 AND t.success > 0))`
+		` + lastSuccessAt
 
 	summaryTables = `CROSS JOIN subscriptions x ON x.id = j.value LEFT JOIN cursors c ON c.subscription_id = x.id
 		LEFT JOIN failures f ON f.subscription_id = x.id LEFT JOIN losses l ON l.subscription_id = x.id`
@@ -97,67 +98,62 @@ func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 // it has a cursor.
 func (s Subscriptions) PageAll(ctx context.Context, programID string,
 	q *webhook.ListQuery) (page []SubscriptionSummary, next string, err error) {
-	l := newSubscriptionWalk(s.core, programID, q)
-	scope := list.Scope{List: "subscriptions", ProgramID: programID, Selection: webhook.AllSubscriptionList.Selection(q)}
-	if q.Cursor != "" {
-		position := make([]int64, 2)
-		if err := s.lists.Key.ParseCursor(scope, q.Cursor, position); err != nil {
+	l, scope := newSubscriptionWalk(s.core, programID, q), subscriptionScope(programID, q)
+	keys := s.byKeys(l, scope, q)
+	if keys == nil && q.Cursor != "" {
+		if l.at, err = s.lists.Key.ParseIDCursor(scope, q.Cursor); err != nil {
 			return nil, "", err
 		}
-		l.at = idOf(position[0], position[1])
 	}
 	err = s.view(ctx, func(v *view) error {
-		ids, last, more, err := l.walk(v)
+		var ids []string
+		var more bool
+		if keys != nil {
+			ids, next, err = keys.Page(v.View)
+		} else if ids, l.at, more, err = l.walk(v); more {
+			next = s.lists.Key.IDCursor(scope, l.at)
+		}
 		if err != nil {
 			return err
-		}
-		if more {
-			high, low := numbersOf(last)
-			next = s.lists.Key.Cursor(scope, []int64{high, low})
 		}
 		return v.Each(selectSummaries, []any{sqlite.JSON(ids), CountLimit}, sqlite.ScanInto(&page, scanSummary))
 	})
 	return page, next, err
 }
 
+func subscriptionScope(programID string, q *webhook.ListQuery) list.Scope {
+	return list.Scope{List: "subscriptions", ProgramID: programID, Selection: webhook.AllSubscriptionList.Selection(q)}
+}
+
 // Newer returns the cursor of the page before the page at the cursor of a query of
 // [webhook.AllSubscriptionList], or "" if that page is the first. It walks in the opposite direction
 // from the cursor, which is the last position of the page before.
 func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
-	scope := list.Scope{List: "subscriptions", ProgramID: programID, Selection: webhook.AllSubscriptionList.Selection(q)}
-	position := make([]int64, 2)
-	if err := s.lists.Key.ParseCursor(scope, q.Cursor, position); err != nil {
+	scope := subscriptionScope(programID, q)
+	if keys := s.byKeys(newSubscriptionWalk(s.core, programID, q), scope, q); keys != nil {
+		err = s.view(ctx, func(v *view) error {
+			cursor, err = keys.Newer(v.View)
+			return err
+		})
+		return cursor, err
+	}
+	at, err := s.lists.Key.ParseIDCursor(scope, q.Cursor)
+	if err != nil {
 		return "", err
 	}
 	descending := q.Sort[0].Descending
 	back := *q
 	back.Sort = []webhook.SortField{{Name: q.Sort[0].Name, Descending: !descending}}
 	l := newSubscriptionWalk(s.core, programID, &back)
-	l.at = adjacentID(idOf(position[0], position[1]), descending)
+	l.at = list.AdjacentID(at, descending)
 	err = s.view(ctx, func(v *view) error {
 		_, last, more, err := l.walk(v)
 		if err == nil && more {
-			high, low := numbersOf(adjacentID(last, !descending))
-			cursor = s.lists.Key.Cursor(scope, []int64{high, low})
+			cursor = s.lists.Key.IDCursor(scope, list.AdjacentID(last, !descending))
 		}
 		return err
 	})
 	return cursor, err
-}
-
-// adjacentID returns the id directly before another one in the order of ids, or directly after it.
-func adjacentID(id string, before bool) string {
-	high, low := numbersOf(id)
-	h, l := uint64(high), uint64(low)
-	if before {
-		if l == 0 {
-			h--
-		}
-		l--
-	} else if l++; l == 0 {
-		h++
-	}
-	return idOf(int64(h), int64(l))
 }
 
 // subscriptionWalk finds the ids of a page. Ids increase in the order of creation.
@@ -173,7 +169,7 @@ type subscriptionWalk struct {
 
 // Queries of a subscriptionWalk. ?1 is the maximum number of rows, ?2 the id after which they begin,
 // ?3 the value for the index. From ?4 on there are filters; NULL means no filter.
-const (
+var (
 	subscriptionsOfAll    = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s WHERE ?3 IS NULL"
 	subscriptionsByHealth = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s INDEXED BY subscriptions_by_health " +
 		"WHERE s.status = ?3 AND s.status <> 'healthy' AND s.deleted_at IS NULL"
@@ -189,13 +185,17 @@ const (
 		AND (?7 IS NULL OR (s.deleted_at IS NOT NULL) IN (SELECT value FROM json_each(?7)))
 		AND (?8 IS NULL OR EXISTS (SELECT 1 FROM losses l WHERE l.subscription_id = s.id) IN (SELECT value FROM json_each(?8)))
 		AND (?9 IS NULL OR s.created_at >= ?9) AND (?10 IS NULL OR s.created_at < ?10)
-		AND (?11 IS NULL OR EXISTS (SELECT 1 FROM json_each(?11) t WHERE instr(lower(s.url), t.value) > 0))
+		AND (?11 IS NULL OR EXISTS (SELECT 1 FROM json_each(?11) t
+			WHERE ` + matchesText("s", "(t.value ->> 0)") + ` OR instr(lower(s.url), t.value ->> 2) > 0 OR s.id >= (t.value ->> 1) AND s.id < (t.value ->> 1) || 'g'))
 		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) n WHERE instr(s.events, json_quote(n.value)) > 0))) IS TRUE`
 
 	// ?13 is the beginning of the last hour, ?14 an array of the subscriptions with failed attempts
-	// in statistics that are not written yet.
+	// in statistics that are not written yet. The rows of at most two hours tell whether those of the
+	// minutes are to be read.
 	subscriptionDegraded = `s.status = 'healthy' AND s.active = 1 AND s.deleted_at IS NULL
 		AND (s.id IN (SELECT value FROM json_each(?14)) OR EXISTS (
+			SELECT 1 FROM stats t WHERE t.program_id = s.program_id AND t.subscription_id = s.id
+				AND t.span = 3600000 AND t.at > ?13 - 3600000 AND t.failed + t.retryable > 0) AND EXISTS (
 			SELECT 1 FROM stats t WHERE t.program_id = s.program_id AND t.subscription_id = s.id
 				AND t.span = 60000 AND t.at >= ?13 AND t.failed + t.retryable > 0))`
 )
@@ -206,9 +206,13 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 	if deleted == nil {
 		deleted = []int{0}
 	}
-	var texts []string
-	for _, text := range f["url"] {
-		texts = append(texts, strings.ToLower(text))
+	var texts [][3]any // a pattern of names and URLs and the beginning of an id, or a part of a URL
+	for _, text := range f["search"] {
+		text = strings.TrimSpace(text)
+		texts = append(texts, [3]any{containing(text), strings.ToLower(text), nil})
+	}
+	for _, text := range f["url"] { // of a list of deliveries
+		texts = append(texts, [3]any{nil, nil, strings.ToLower(text)})
 	}
 	lastHour, _ := LastHour(s.clock.now())
 	w := &subscriptionWalk{
@@ -217,7 +221,7 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 			sqlite.JSON(list.Truths(f["losses"])),
 			sqlite.Millis(created.From), sqlite.Millis(created.To), sqlite.JSON(texts), sqlite.JSON(f["event"]), lastHour.UnixMilli(), "[]"},
 	}
-	if f["status"] != nil {
+	if f["status"] != nil || q.Sort[0].Name == "status" {
 		w.args[len(w.args)-1] = sqlite.JSON(s.stats.failedSince(lastHour))
 	}
 	if w.descending {
@@ -293,22 +297,6 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 	return ids, at, more, nil
 }
 
-// numbersOf and idOf convert an id, which is a UUID, to two numbers and back, because cursors
-// consist of numbers.
-func numbersOf(id string) (high, low int64) {
-	b, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
-	if err != nil || len(b) != 16 {
-		return 0, 0
-	}
-	return int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))
-}
-
-func idOf(high, low int64) string {
-	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(high)), uint64(low))
-	h := hex.EncodeToString(b)
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
-}
-
 const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t.retryable
 	FROM json_each(?1) i CROSS JOIN stats t ON t.program_id = i.value ->> 0 AND t.subscription_id = i.value ->> 1
 		AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
@@ -363,7 +351,7 @@ const maxHealth = 100
 // subscriptions.
 func (s Subscriptions) CountHealth(ctx context.Context, programID string, health webhook.Health) (n int, more bool, err error) {
 	q := webhook.ListQuery{
-		Sort: webhook.AllSubscriptionList.Default, Size: maxHealth,
+		Sort: []webhook.SortField{{Name: "created_at"}}, Size: maxHealth,
 		Filters: map[string][]string{"status": {string(health)}},
 	}
 	err = s.view(ctx, func(v *view) error {

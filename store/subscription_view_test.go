@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"service/store/sqlite"
 	"service/test/seed"
@@ -94,10 +95,10 @@ func TestAllSubscriptions(t *testing.T) {
 		{"", "filter[losses]=false&filter[event]=channel_updated", func(m anySubscription) bool {
 			return !m.deleted && !m.lost && m.event == "channel_updated"
 		}},
-		{"", "filter[url]=hOST3.,host5.", func(m anySubscription) bool {
+		{"", "filter[search][]=hOST3.&filter[search][]=host5.", func(m anySubscription) bool {
 			return !m.deleted && (strings.Contains(m.url, "Host3.") || strings.Contains(m.url, "Host5."))
 		}},
-		{"", "filter[url]=%25", func(m anySubscription) bool { return false }},
+		{"", "filter[search]=%25", func(m anySubscription) bool { return false }},
 	} {
 		var want []string
 		for _, m := range all {
@@ -107,7 +108,153 @@ func TestAllSubscriptions(t *testing.T) {
 		}
 		checkAllSubscriptions(t, s, tt.program, tt.query+"&sort=created_at", want)
 		slices.Reverse(want)
-		checkAllSubscriptions(t, s, tt.program, tt.query, want)
+		checkAllSubscriptions(t, s, tt.program, tt.query+"&sort=-created_at", want)
+		want = slices.Clone(want)
+		slices.Sort(want)
+		checkOrders(t, s, tt.program, tt.query, want)
+	}
+}
+
+// checkOrders checks that the pages of each order, and the way back, have each of the wanted ids once.
+func checkOrders(t *testing.T, s *Store, programID, raw string, want []string) {
+	t.Helper()
+	for _, name := range webhook.AllSubscriptionList.Sort {
+		for _, sort := range []string{name, "-" + name} {
+			raw := raw + "&sort=" + sort
+			q := query(t, webhook.AllSubscriptionList, raw+"&page[size]=7")
+			var got, cursors []string
+			for page := 0; ; page++ {
+				rows, next, err := s.Subscriptions().PageAll(t.Context(), programID, q)
+				must(t, err)
+				for _, u := range rows {
+					got = append(got, u.ID)
+				}
+				if page > 0 && name != "created_at" { // whose positions have more than one cursor
+					newer, err := s.Subscriptions().Newer(t.Context(), programID, q)
+					must(t, err)
+					if before := append([]string{""}, cursors...)[page-1]; newer != before {
+						t.Errorf("%s: the page before page %d is another", raw, page+1)
+					}
+				}
+				if next == "" {
+					break
+				}
+				cursors, q.Cursor = append(cursors, next), next
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s %s (-want +got):\n%s", programID, raw, diff)
+			}
+		}
+	}
+}
+
+// The default order has the most urgent first, and in each state what has most waiting. Search finds a
+// subscription by a part of its name or URL, except the query, and by the beginning of its ID.
+func TestSubscriptionOrder(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	ids := make(map[string]string)
+	add := func(name, url string, active bool) webhook.Subscription {
+		events := []string{"content_updated"}
+		u, _, err := s.Subscriptions().Create(t.Context(), "p", "u",
+			&webhook.SubscriptionFields{URL: &url, Events: &events, Description: &name, Active: &active}, 0)
+		must(t, err)
+		if name == "" {
+			name = url
+		}
+		ids[u.ID] = strings.TrimSuffix(strings.TrimSpace(name), "\nsecond line")
+		return u
+	}
+	health := func(u webhook.Subscription, h webhook.Health, reason string) {
+		must(t, s.writer.do(func(tx *tx) error { return tx.setHealth(u.ID, h, reason, webhook.Failures{}, incident{}) }))
+	}
+	add("\n zebra\nsecond line", "https://z.example/", true)
+	add("", "https://Hooks.example/T0/secret?key=canary", true)
+	paused := add("Paused", "https://paused.example/", false)
+	degraded := add("Degraded", "https://degraded.example/", true)
+	failing := add("Failing", "https://failing.example/", true)
+	behind := add("Failing, behind", "https://behind.example/", true)
+	disabled := add("Disabled", "https://disabled.example/", true)
+	health(failing, webhook.HealthFailing, "")
+	health(behind, webhook.HealthFailing, "")
+	health(disabled, webhook.HealthDisabled, "gone")
+	s.stats.count(&Claim{ProgramID: "p", SubscriptionID: degraded.ID}, &webhook.Attempt{Result: webhook.ResultRetryable}, time.Now())
+	s.stats.count(&Claim{ProgramID: "p", SubscriptionID: paused.ID}, &webhook.Attempt{Result: webhook.ResultRetryable}, time.Now())
+	publish(t, s, "p", "content_updated")
+	must(t, s.writer.do(func(tx *tx) error {
+		return tx.Exec("UPDATE cursors SET seq = 1 WHERE subscription_id <> ?", behind.ID)
+	}))
+	for raw, want := range map[string]string{
+		"":                           "Failing, behind; Failing; Disabled; Degraded; Paused; https://Hooks.example/T0/secret?key=canary; zebra",
+		"sort=-status":               "https://Hooks.example/T0/secret?key=canary; zebra; Paused; Degraded; Disabled; Failing, behind; Failing",
+		"sort=name":                  "Degraded; Disabled; Failing; Failing, behind; https://Hooks.example/T0/secret?key=canary; Paused; zebra",
+		"sort=-waiting&page[size]=1": "Failing, behind",
+		"filter[search]=zeb":         "zebra",
+		"filter[search]=g, b":        "Failing, behind",
+		"filter[search]=/t0/SECRET":  "https://Hooks.example/T0/secret?key=canary",
+		"filter[search]=canary":      "",
+		"filter[search]=" + strings.ToUpper(failing.ID[:35]) + "&sort=created_at": "",
+	} {
+		rows, _, err := s.Subscriptions().PageAll(t.Context(), "p", query(t, webhook.AllSubscriptionList, raw))
+		must(t, err)
+		var got []string
+		for _, u := range rows {
+			got = append(got, ids[u.ID])
+		}
+		if got := strings.Join(got, "; "); got != want && !strings.Contains(raw, "created_at") {
+			t.Errorf("%s: got %s, want %s", raw, got, want)
+		}
+		if strings.Contains(raw, "created_at") && !slices.Contains(got, "Failing") {
+			t.Errorf("%s: not found by its ID: %v", raw, got)
+		}
+	}
+}
+
+// BenchmarkSubscriptionOrders reads the first page of each order of 10,000 subscriptions, of which 100 are
+// failing, all with statistics of a day:
+//
+//	go test ./store -run '^$' -bench SubscriptionOrders
+func BenchmarkSubscriptionOrders(b *testing.B) {
+	s := open(b)
+	program(b, s, "p")
+	subscribe(b, s, "p", "content_updated")
+	must(b, s.writer.do(func(tx *tx) error {
+		for _, query := range []string{
+			`INSERT INTO subscriptions (id, num, program_id, url, active, description, events, ordered, max_in_flight, signing_secret, status,
+				created_by, revision, created_at, updated_at)
+			SELECT printf('0198f6a3-7c1e-7d4b-9a41-%012x', value), 10 + value, 'p', printf('https://host-%d.example/in', value), 1,
+				printf('Partner %d', value * 7919 % 10000), events, 0, 0, signing_secret, iif(value % 100 = 0, 'failing', 'healthy'),
+				'u', 1, created_at, updated_at
+			FROM generate_series(1, 9999) CROSS JOIN subscriptions x WHERE x.num < 10`,
+			`INSERT INTO cursors SELECT id, 0 FROM subscriptions WHERE num >= 10`,
+			`INSERT INTO interests (subscription_id, name, after_seq) SELECT id, 'content_updated', 0 FROM subscriptions WHERE num >= 10`,
+		} {
+			query = strings.Replace(query, "generate_series(1, 9999)",
+				"(WITH RECURSIVE n (value) AS (VALUES (1) UNION ALL SELECT value + 1 FROM n WHERE value < 9999) SELECT value FROM n)", 1)
+			if err := tx.Exec(query); err != nil {
+				return err
+			}
+		}
+		hour := time.Now().Truncate(time.Hour).UnixMilli()
+		for n := range int64(24) {
+			if err := tx.Exec(`INSERT INTO stats SELECT program_id, id, 3600000, ?1, 100, id % 50 = 0, 0, '{"200":100}', '{"20":100}', ?1
+				FROM subscriptions`, hour-n*3600000); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for _, raw := range []string{"", "sort=name", "sort=success_rate", "sort=-waiting", "sort=last_success_at", "sort=-created_at",
+		"filter[search]=host-77", "filter[status]=degraded"} {
+		b.Run(raw, func(b *testing.B) {
+			q := query(b, webhook.AllSubscriptionList, raw)
+			for b.Loop() {
+				if _, _, err := s.Subscriptions().PageAll(b.Context(), "", q); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
@@ -274,7 +421,7 @@ func TestDegradedSubscriptions(t *testing.T) {
 					healthy = append(healthy, id)
 				}
 			}
-			checkAllSubscriptions(t, s, "p", "filter[status]=healthy", healthy)
+			checkAllSubscriptions(t, s, "p", "filter[status]=healthy&sort=-created_at", healthy)
 		}
 		check("while they are in memory", failed.ID)
 		time.Sleep(time.Minute)

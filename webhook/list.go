@@ -56,6 +56,7 @@ const (
 	FilterResponseStatus                   // an HTTP status such as 404, or a class such as 4xx
 	FilterTime                             // a time range, given by name.from and name.to
 	FilterText                             // text of at most maxFilterText bytes
+	FilterSearch                           // text like FilterText; not split at commas
 	FilterAtLeast                          // an integer in Values, matching greater or equal values; its name ends in .from
 )
 
@@ -74,17 +75,22 @@ var (
 		},
 	}
 
-	// AllSubscriptionList lists the subscriptions of all programs for admins. Its
-	// status filter distinguishes degraded from healthy ones. created_at is the
-	// order of creation, which has no ties. Deleted subscriptions are only listed
-	// if the filter asks for them.
-	AllSubscriptionList = feed("created_at",
+	// AllSubscriptionList lists the subscriptions of all programs for admins, by default
+	// the most urgent first: failing, disabled, degraded, paused, healthy, and in each
+	// state by what waits. Its status filter distinguishes degraded from healthy ones.
+	// created_at is the order of creation, which has no ties. Deleted subscriptions are
+	// only listed if the filter asks for them.
+	AllSubscriptionList = (&List{
+		Feed:    true,
+		Sort:    []string{"status", "name", "success_rate", "waiting", "last_success_at", "created_at"},
+		Default: []SortField{{Name: "status"}},
+	}).with(
+		Filter{Name: "search", Kind: FilterSearch}, // the name or the URL contains it, or the ID begins with it
 		Filter{Name: "status", Values: []string{string(HealthHealthy), string(HealthDegraded), string(HealthFailing), string(HealthDisabled)}},
 		Filter{Name: "active", Values: []string{"true", "false"}},
 		Filter{Name: "losses", Values: []string{"true", "false"}}, // whether retention removed events that it had not received
 		Filter{Name: "deleted", Values: []string{"true", "false"}},
 		Filter{Name: "event", Kind: FilterEvent}, // that it wants
-		Filter{Name: "url", Kind: FilterText},    // substring, ignoring case
 		Filter{Name: "created_at", Kind: FilterTime},
 	)
 
@@ -420,6 +426,9 @@ func (p *listParser) sort(name, value string) {
 		case slices.ContainsFunc(p.query.Sort, func(other SortField) bool { return other.Name == f.Name }):
 			p.fail(InvalidDuplicate, name, "names "+f.Name+" more than once")
 			return
+		case p.list.Feed && len(p.query.Sort) > 0: // a cursor is a position in one order
+			p.fail(InvalidTooMany, name, "must be one field")
+			return
 		}
 		p.query.Sort = append(p.query.Sort, f)
 	}
@@ -459,7 +468,7 @@ func (p *listParser) filter(name, property string, array bool, given []string) b
 	}
 	for _, text := range given {
 		parts := []string{text}
-		if !array && f.Kind != FilterURL && f.Kind != FilterAtLeast {
+		if !array && f.Kind != FilterURL && f.Kind != FilterSearch && f.Kind != FilterAtLeast {
 			parts = strings.Split(text, ",")
 		}
 		for _, part := range parts {
@@ -505,7 +514,7 @@ func (f *Filter) value(s string) (value, code, must string) {
 		if !slices.Contains(f.Values, s) {
 			return "", InvalidValue, "must be from " + f.Values[0] + " to " + f.Values[len(f.Values)-1]
 		}
-	case FilterText:
+	case FilterText, FilterSearch:
 		if s == "" || len(s) > maxFilterText || !utf8.ValidString(s) {
 			return "", InvalidFormat, fmt.Sprintf("must be text of at most %d bytes", maxFilterText)
 		}
@@ -618,7 +627,7 @@ func (l *List) selection(q *ListQuery) url.Values {
 		}
 		switch given := q.Filters[f.Name]; {
 		case len(given) == 0:
-		case f.Kind == FilterURL:
+		case f.Kind == FilterURL, f.Kind == FilterSearch && len(given) > 1:
 			values["filter["+f.Name+"][]"] = given
 		default:
 			values.Set("filter["+f.Name+"]", strings.Join(given, ","))

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"strings"
 
 	"service/webhook"
@@ -59,4 +60,47 @@ func (k Key) MAC(parts ...string) []byte {
 		m.Write([]byte{0})
 	}
 	return m.Sum(nil)[:macBytes]
+}
+
+// IDCursor encodes an ID, which is a UUID, as the position in a list.
+func (k Key) IDCursor(scope Scope, id string) string {
+	high, low := numbersOf(id)
+	return k.Cursor(scope, []int64{high, low})
+}
+
+// ParseIDCursor decodes a cursor of IDCursor.
+func (k Key) ParseIDCursor(scope Scope, cursor string) (id string, err error) {
+	position := make([]int64, 2)
+	err = k.ParseCursor(scope, cursor, position)
+	return idOf(position[0], position[1]), err
+}
+
+// AdjacentID returns the ID directly before another one in the order of IDs, or directly after it.
+func AdjacentID(id string, before bool) string {
+	high, low := numbersOf(id)
+	h, l := uint64(high), uint64(low)
+	if before {
+		if l == 0 {
+			h--
+		}
+		l--
+	} else if l++; l == 0 {
+		h++
+	}
+	return idOf(int64(h), int64(l))
+}
+
+// numbersOf and idOf convert a UUID to two numbers and back.
+func numbersOf(id string) (high, low int64) {
+	b, err := hex.DecodeString(strings.ReplaceAll(id, "-", ""))
+	if err != nil || len(b) != 16 {
+		return 0, 0
+	}
+	return int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))
+}
+
+func idOf(high, low int64) string {
+	b := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(high)), uint64(low))
+	h := hex.EncodeToString(b)
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }

@@ -106,6 +106,9 @@ func (h *deliveryPages) list(r *request) (response, error) {
 	if id := v.Values.Get(behindParameter); id != "" && v.Error == nil {
 		return h.pageBehind(r, v, id)
 	}
+	if found, err := h.nameSubscriptions(r, v); found != "" || err != nil {
+		return response{location: found}, err
+	}
 	v.Events = h.eventNames()
 	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.subscribeCommand()}
 	a := response{}
@@ -145,6 +148,9 @@ func (h *deliveryPages) listOfProgram(r *request) (response, error) {
 	v, err := r.listing(webhook.ProgramDeliveryList)
 	if err != nil {
 		return response{}, err
+	}
+	if found, err := h.nameSubscriptions(r, v); found != "" || err != nil {
+		return response{location: found}, err
 	}
 	v.Events = h.eventNames()
 	l := deliveryList{list: v}

@@ -604,7 +604,7 @@ func TestNewRows(t *testing.T) {
 	for _, c := range []struct{ path, query string }{
 		{"/deliveries", "page[size]=1&filter[status]=failed"}, {"/events", "page[size]=1"},
 		{"/events", "page[size]=1&program=acme&filter[name]=content_updated"},
-		{"/subscriptions", "page[size]=1"}, {"/audit", "page[size]=1"},
+		{"/subscriptions", "page[size]=1&sort=-created_at"}, {"/audit", "page[size]=1"},
 	} {
 		s.subscribe("acme", "https://b.example/in") // a second one for the list of subscriptions
 		v.do("GET", "/events/export?format=csv")    // an entry for the audit log

@@ -293,6 +293,9 @@ func (h *incidentPages) list(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
+	if found, err := h.nameSubscriptions(r, v); found != "" || err != nil {
+		return response{location: found}, err
+	}
 	v.Kept = []string{allIncidentsParameter}
 	l := incidentList{list: v, overview: true, curl: h.curl.Command("GET", "/v2/incidents?filter[status]=open", "")}
 	for name := range v.Values {

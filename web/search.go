@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,9 +17,10 @@ import (
 type searchPages struct{ *site }
 
 const (
-	maxFound       = 10 // records of a kind that a search lists
-	maxFoundEvents = 25 // events on a page of a search for a value
-	maxSuggested   = 5  // records of a kind that are suggested while the visitor types
+	maxFound       = 10  // records of a kind that a search lists
+	maxFoundOwn    = 100 // records of a kind among which a partner's are searched
+	maxFoundEvents = 25  // events on a page of a search for a value
+	maxSuggested   = 5   // records of a kind that are suggested while the visitor types
 	// searchTime is the maximum time to read events for one page.
 	searchTime = 2 * time.Second
 )
@@ -51,7 +53,7 @@ func (h *searchPages) show(r *request) (response, error) {
 	q := strings.TrimSpace(given.Get("q"))
 	f := h.frame(r, "Search")
 	f.Find = q
-	if m := fieldValue.FindStringSubmatch(q); m != nil && !strings.HasPrefix(m[2], "//") {
+	if m := fieldValue.FindStringSubmatch(q); m != nil && !strings.HasPrefix(m[2], "//") && !r.portal.in() {
 		return h.showEvents(r, f, &searchResult{field: m[1], value: m[2], span: given.Get(ui.SpanParameter)})
 	}
 	s, err := h.find(r, q, maxFound)
@@ -73,12 +75,34 @@ func (h *searchPages) show(r *request) (response, error) {
 
 // find looks for records by the beginning of their id, and by names and URLs.
 func (h *searchPages) find(r *request, q string, limit int) (*searchResult, error) {
+	if r.portal.in() {
+		return h.findOwn(r, q, limit)
+	}
 	s := new(searchResult)
 	var err error
 	if s.byID, err = h.store.Search().Prefix(r.Context(), q, limit); err != nil {
 		return nil, err
 	}
 	s.subscriptions, s.programs, err = h.store.Search().Text(r.Context(), q, limit)
+	return s, err
+}
+
+// findOwn is find for a partner: subscriptions, deliveries and events of the own program.
+func (h *searchPages) findOwn(r *request, q string, limit int) (*searchResult, error) {
+	s := new(searchResult)
+	if q == "" {
+		return s, nil
+	}
+	own, err := h.findSubscriptions(r, q, limit)
+	if err != nil {
+		return nil, err
+	}
+	s.subscriptions = subscriptionsOf(own)
+	s.byID, err = h.store.Search().Prefix(r.Context(), q, maxFoundOwn)
+	s.byID = slices.DeleteFunc(s.byID, func(f store.Found) bool {
+		return !r.mine(f.ProgramID) || f.Kind != store.FoundDelivery && f.Kind != store.FoundEvent
+	})
+	s.byID = s.byID[:min(len(s.byID), limit)]
 	return s, err
 }
 
@@ -148,8 +172,79 @@ func (s *searchResult) address(f ui.Frame, span, cursor string) string {
 	return ui.Address("/find", values)
 }
 
-// suggest lists results while the visitor types.
+// maxNamed is the maximum number of subscriptions that a list is filtered by for one text.
+const maxNamed = 100
+
+// nameSubscriptions finds the subscriptions that the visitor typed into the filter of a list, and returns
+// the address of the list with their IDs. Otherwise it reads the names of those in the filter. If several
+// match, but one has exactly this name, it is this one.
+func (h *site) nameSubscriptions(r *request, v *ui.Listing) (location string, err error) {
+	v.Suggest = ui.At(r.Context(), "/find/suggest?options")
+	ids := v.Query.Filters["subscription_id"]
+	if v.Names, err = h.subscriptionNames(r, ids); err != nil {
+		return "", err
+	}
+	typed := strings.TrimSpace(v.Values.Get(ui.SubscriptionParameter))
+	if v.Error != nil || typed == "" {
+		return "", nil
+	}
+	found, err := h.findSubscriptions(r, typed, maxNamed, "true", "false")
+	if err != nil {
+		return "", err
+	}
+	exact := slices.DeleteFunc(slices.Clone(found), func(s store.SubscriptionSummary) bool {
+		name, _ := subscriptionName(&s.Subscription)
+		return !strings.EqualFold(name, typed)
+	})
+	if len(exact) > 0 {
+		found = exact
+	}
+	if len(found) == 0 {
+		v.Error = webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: ui.SubscriptionParameter,
+			Detail: "has no match for “" + typed + "”: enter a part of the name or host of a subscription, or the beginning of its ID"})
+		return "", nil
+	}
+	for i := range found {
+		if !slices.Contains(ids, found[i].ID) {
+			ids = append(ids, found[i].ID)
+		}
+	}
+	return v.WithSubscriptions(ids), nil
+}
+
+// findSubscriptions returns the newest subscriptions of the visitor's program, of all if none is selected,
+// that match a text. Deleted has the values of this filter, if deleted ones are wanted too.
+func (h *site) findSubscriptions(r *request, text string, limit int, deleted ...string) ([]store.SubscriptionSummary, error) {
+	q := webhook.ListQuery{Sort: []webhook.SortField{{Name: "created_at", Descending: true}}, Size: limit,
+		Filters: map[string][]string{"search": {text}}}
+	if deleted != nil {
+		q.Filters["deleted"] = deleted
+	}
+	found, _, err := h.store.Subscriptions().PageAll(r.Context(), r.program, &q)
+	return found, err
+}
+
+// subscriptionNames returns the names of subscriptions by ID, for a partner only of the own program.
+func (h *site) subscriptionNames(r *request, ids []string) (map[string]string, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	labels, err := h.store.Subscriptions().Labels(r.Context(), ids)
+	names := make(map[string]string, len(labels))
+	for id, label := range labels {
+		if r.mine(label.ProgramID) {
+			names[id], _ = subscriptionName(&webhook.Subscription{Description: label.Description, URL: label.URL})
+		}
+	}
+	return names, err
+}
+
+// suggest lists results while the visitor types, or the names of subscriptions as the options of a field.
 func (h *searchPages) suggest(r *request) (response, error) {
+	if given := r.URL.Query(); given.Has("options") {
+		subs, err := h.findSubscriptions(r, strings.TrimSpace(given.Get(ui.SubscriptionParameter)), maxFound)
+		return response{page: subscriptionOptions(subs)}, err
+	}
 	q := strings.TrimSpace(r.URL.Query().Get("q"))
 	s, err := h.find(r, q, maxSuggested)
 	if err != nil {

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,6 +68,9 @@ func (b by) upTo(limit int64) by {
 func (b by) handle(r *request) (response, error) {
 	switch {
 	case b.get != nil && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+		if address := withoutEmpty(r.URL); address != "" {
+			return response{location: address}, nil
+		}
 		return b.get(r)
 	case b.post != nil && r.Method == http.MethodPost:
 		if _, err := r.formUpTo(cmp.Or(b.limit, maxForm)); err != nil {
@@ -84,6 +89,25 @@ func (b by) handle(r *request) (response, error) {
 		title: "Method not allowed",
 		text:  "This address does not support the method " + r.Method + ".",
 	}
+}
+
+// withoutEmpty returns the address of a list without its empty parameters, "" if it has none. A form
+// without JavaScript sends all its fields.
+func withoutEmpty(u *url.URL) string {
+	given, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return "" // the page reports it
+	}
+	list, empty := false, false
+	for name, values := range given {
+		list = list || name == "sort" || strings.HasPrefix(name, "filter[") || strings.HasPrefix(name, "page[")
+		given[name] = slices.DeleteFunc(values, func(s string) bool { return s == "" })
+		empty = empty || len(given[name]) < len(values)
+	}
+	if !list || !empty {
+		return ""
+	}
+	return ui.Address(u.Path, given)
 }
 
 const requestIDHeader = "X-Request-Id"

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -72,13 +73,13 @@ func (h *subscriptionPages) arrived(r *request, q *webhook.ListQuery, mark strin
 	return h.store.Subscriptions().Arrived(r.Context(), r.program, q, mark)
 }
 
-// readList reads the rows of the page in three reads, regardless of their number.
+// readList reads the rows of the page.
 func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) (err error) {
 	if page.newRows, err = h.newRows(r, page.list, h.arrived); err != nil {
 		return err
 	}
-	subs, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, &page.list.Query)
-	if err != nil {
+	var next string
+	if page.rows, next, err = h.subscriptionRows(r, &page.list.Query); err != nil {
 		return err
 	}
 	newer := ""
@@ -88,28 +89,38 @@ func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) (err
 		}
 	}
 	page.pager = page.list.FeedPages(newer, next)
+	return nil
+}
+
+// subscriptionRows reads a page of subscriptions with their states and the results of the last 24 hours in
+// three reads, regardless of their number.
+func (h *site) subscriptionRows(r *request, q *webhook.ListQuery) (rows []subscriptionRow, next string, err error) {
+	subs, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, q)
+	if err != nil {
+		return nil, "", err
+	}
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	from := to.Add(-statHours * time.Hour)
 	records := subscriptionsOf(subs)
 	stats, err := h.store.Subscriptions().Stats(r.Context(), records, store.StatHour, from, to)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	states, err := h.subscriptionStates(r.Context(), r.clock.Now, records)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	for _, s := range subs {
-		page.rows = append(page.rows, subscriptionRow{s, states[s.ID], steps(stats[s.ID], from, to, time.Hour)})
+		rows = append(rows, subscriptionRow{s, states[s.ID], steps(stats[s.ID], from, to, time.Hour)})
 	}
-	return nil
+	return rows, next, nil
 }
 
 // asPartner returns the part of a query that the API supports for a partner's own list.
 func asPartner(q *webhook.ListQuery) map[string][]string {
-	own := webhook.ListQuery{Size: q.Size, Number: 1, Ranges: q.Ranges, Sort: q.Sort}
-	if len(own.Sort) == 0 {
-		own.Sort, own.Size = webhook.AllSubscriptionList.Default, webhook.DefaultPageSize
+	own := webhook.ListQuery{Size: cmp.Or(q.Size, webhook.DefaultPageSize), Number: 1, Ranges: q.Ranges, Sort: q.Sort}
+	if len(own.Sort) == 0 || !slices.Contains(webhook.SubscriptionList.Sort, own.Sort[0].Name) {
+		own.Sort = webhook.SubscriptionList.Default
 	}
 	for _, name := range []string{"status", "active", "event"} {
 		values, ok := q.Filters[name]
@@ -184,6 +195,7 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 			"created_at", "updated_at", "deleted_at",
 		},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
+			q.Sort = []webhook.SortField{{Name: "created_at", Descending: true}} // the keys of others change in between
 			page, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, q)
 			for i := range page {
 				s := &page[i]

@@ -117,6 +117,7 @@ func TestCreateSubscription(t *testing.T) {
 	v.send("/subscriptions/new", "url", "https://ada:secret@8.8.8.8/").want(t, 422, "use Authorization header")
 	v.send("/subscriptions/new", "step", "check", "url", "https://10.0.0.1/x").want(t, 200,
 		"leads to an address that deliveries may not be sent to")
+	wrong.has(t, `aria-describedby="url-verdict url-hint" aria-invalid="true"`)
 	if n := len(listSubscriptions(t, w, "")); n != 0 {
 		t.Fatalf("there are %d subscriptions", n)
 	}
@@ -226,7 +227,7 @@ func TestEditSubscription(t *testing.T) {
 	stale := edit(was, "description", "stale", "ordered", "true")
 	stale.want(t, 409, "Nothing was saved: the subscription has changed since you opened this form.")
 	stale.apart(t).inert(t)
-	stale.has(t, "Description: mine", "Ordered: no", ">stale</textarea>")
+	stale.has(t, "Name: mine", "Ordered: no", `id="description"`, `value="stale"`)
 	stale.hasNot(t, "Events: ")
 	edit(stale.hidden(t, "was"), "description", "stale", "remove_authorization", "true").want(t, 303, "")
 	got := listSubscriptions(t, w, "")[0]
@@ -535,38 +536,69 @@ func deletion(t *testing.T, v visitor, l *eventSource) {
 	v.do("GET", "/subscriptions/none").want(t, 404, "There is no such subscription.")
 }
 
-// The list has the subscriptions of all programs, and the address filters it.
-func TestSubscriptionList(t *testing.T) {
+// While a URL is typed, the verdict replaces the one below the field.
+func TestURLVerdict(t *testing.T) {
 	v, w := subscribing(t)
+	newLogToken(t, w, "acme")
+	verdict := v.send("/subscriptions/check-url", "url", "https://10.0.0.1/x")
+	verdict.want(t, 200, "The URL leads to an address that deliveries may not be sent to")
+	verdict.has(t, `<p id="url-verdict"><span class="fault">`)
+	verdict = v.send("/subscriptions/check-url", "url", "https://partner.example/in")
+	verdict.want(t, 200, "The URL is valid.")
+	verdict.hasNot(t, "fault")
+	v.send("/subscriptions/check-url", "url", "").hasNot(t, "fault")
+	form := v.do("GET", "/subscriptions/new")
+	if name, u := strings.Index(form.body, `id="description"`), strings.Index(form.body, `id="url"`); name < 0 || name > u {
+		t.Error("the name is not before the URL")
+	}
+}
+
+// subscribeNamed creates a subscription with a name as its host, and returns its ID.
+func subscribeNamed(t *testing.T, w *Web, name, program string, active bool, events ...string) string {
+	t.Helper()
+	u := "https://" + name + ".example/in"
+	s, _, err := storetest.CreateSubscription(t.Context(), w.store, program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events,
+		Active: &active})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.ID
+}
+
+// listedSubscriptions creates subscriptions of two programs, the second one paused, and returns their names
+// by ID.
+func listedSubscriptions(t *testing.T, w *Web) map[string]string {
+	t.Helper()
 	for _, p := range []string{"acme", "globex"} {
 		newLogToken(t, w, p)
 	}
-	ids := make(map[string]string) // name by id
-	add := func(name, program string, active bool, events ...string) {
-		u := "https://" + name + ".example/in"
-		s, _, err := storetest.CreateSubscription(t.Context(), w.store, program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events,
-			Active: &active})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids[s.ID] = name
+	return map[string]string{
+		subscribeNamed(t, w, "a", "acme", true, "content_published"):                     "a",
+		subscribeNamed(t, w, "b", "acme", false, "content_updated", "content_published"): "b",
+		subscribeNamed(t, w, "c", "globex", true, "channel_updated"):                     "c",
 	}
-	add("a", "acme", true, "content_published")
-	add("b", "acme", false, "content_updated", "content_published")
-	add("c", "globex", true, "channel_updated")
+}
+
+// The list has the subscriptions of all programs, and the address filters it.
+func TestSubscriptionList(t *testing.T) {
+	v, w := subscribing(t)
+	ids := listedSubscriptions(t, w)
 	for query, want := range map[string]string{
-		"":                                  "c b a",
+		"":                                  "b a c", // paused first
+		"sort=-status":                      "a c b",
+		"sort=-name":                        "c b a",
+		"sort=-created_at":                  "c b a",
 		"sort=created_at":                   "a b c",
 		"program=acme":                      "b a",
 		"program=unknown":                   "",
 		"filter[active]=false":              "b",
 		"filter[event]=content_published":   "b a",
-		"filter[url]=C.EXAMPLE":             "c",
+		"filter[search]=C.EXAMPLE":          "c",
 		"filter[status]=failing":            "",
 		"filter[losses]=true":               "",
 		"filter[losses]=false&program=acme": "b a",
-		"filter[deleted]=true,false":        "c b a",
-		"span=1h":                           "c b a",
+		"filter[deleted]=true,false":        "b a c",
+		"span=1h":                           "b a c",
 		"filter[created_at.to]=2020-01-01":  "",
 	} {
 		p := v.do("GET", "/subscriptions?"+query)
@@ -586,11 +618,46 @@ func TestSubscriptionList(t *testing.T) {
 	v.do("GET", "/subscriptions?filter[event]=A%20B").want(t, 400, "must be event names")
 	v.do("GET", "/subscriptions?filter[active]=false&page[size]=50").has(t, "filter[active]=false", "--globoff")
 
-	page1 := v.do("GET", "/subscriptions?page[size]=2")
-	add("d", "acme", true, "channel_updated") // must not shift the pages
-	page2 := v.do("GET", page1.link(t, `rel="next" href="([^"]+)"`))
-	page2.want(t, 200, "a.example")
-	page2.hasNot(t, "b.example", "d.example")
+	v.do("GET", "/subscriptions?sort=status,name").want(t, 400, "must be one of the choices below")
+}
+
+// New rows shift no page of the list, and its headers order it.
+func TestSubscriptionListOrder(t *testing.T) {
+	v, w := subscribing(t)
+	listedSubscriptions(t, w)
+	for _, tt := range []struct{ query, added, want, not string }{
+		{"sort=-created_at", "0d", "https://a.example/in", "https://c.example/in"},
+		{"", "00", "https://c.example/in", "https://0d.example/in"},
+	} {
+		page1 := v.do("GET", "/subscriptions?page[size]=2&"+tt.query)
+		subscribeNamed(t, w, tt.added, "acme", true, "channel_updated")
+		page2 := v.do("GET", page1.link(t, `rel="next" href="([^"]+)"`))
+		page2.want(t, 200, tt.want)
+		page2.hasNot(t, "https://b.example/in", tt.not, "https://"+tt.added+".example/in")
+		page2.has(t, `rel="prev"`)
+	}
+
+	// A header orders by its column, and once more in the other direction.
+	list := v.do("GET", "/subscriptions?filter[active]=true")
+	list.has(t, `aria-sort="ascending"`, `href="/subscriptions?filter[active]=true&amp;sort=-waiting"`,
+		`href="/subscriptions?filter[active]=true&amp;sort=-status"`)
+	list = v.do("GET", "/subscriptions?sort=-waiting")
+	list.has(t, `class="w-waits" aria-sort="descending"`, `href="/subscriptions?sort=waiting"`, `href="/subscriptions"`)
+	if n := strings.Count(list.body, "aria-sort"); n != 1 {
+		t.Errorf("%d headers have the order of the list", n)
+	}
+
+	// A form without JavaScript sends its empty fields.
+	to := v.do("GET", "/subscriptions?filter[search]=&filter[active]=false&sort=&page[size]=")
+	to.want(t, 303, "")
+	if got := to.Header.Get("Location"); got != "/subscriptions?filter[active]=false" {
+		t.Errorf("leads to %s", got)
+	}
+	v.do("GET", "/subscriptions/export?format=csv").want(t, 200, "a.example")
+
+	// A partner's list has the same order.
+	partner := enter(t, w, "acme", webhook.PortalRead)
+	partner.do("GET", "/portal/subscriptions").has(t, `href="/portal/subscriptions?sort=-waiting"`)
 }
 
 // The values of a chart are those of its hours.

@@ -14,7 +14,7 @@ added("form.find", (form) => {
     if (q.length < 2 || /^[\w.-]+:/.test(q)) return close();
     asked = new AbortController();
     try {
-      const answer = await fetch(`/find/suggest?${new URLSearchParams({ q })}`, { signal: asked.signal });
+      const answer = await fetch(`${form.getAttribute("action")}/suggest?${new URLSearchParams({ q })}`, { signal: asked.signal });
       if (!answer.ok) return close();
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       list.replaceChildren(...page.body.childNodes);

@@ -53,6 +53,21 @@ document.addEventListener("click", (event) => {
   for (const a of fields.querySelectorAll("a[data-preset]")) a.toggleAttribute("aria-current", a === preset);
 });
 
+// The verdict on a field replaces the error of what was submitted: at the field, and in the list on top.
+document.addEventListener("htmx:after:swap", () => {
+  for (const verdict of document.querySelectorAll("[data-verdict]")) {
+    const field = document.getElementById(verdict.dataset.verdict);
+    const wrong = Boolean(verdict.querySelector(".fault"));
+    field.closest(".field").classList.toggle("wrong", wrong);
+    if (wrong) field.setAttribute("aria-invalid", "true");
+    else field.removeAttribute("aria-invalid");
+    const error = document.querySelector(`.alarm li:has([href="#${field.id}"])`);
+    if (wrong || !error) continue;
+    if (error.parentElement.children.length > 1) error.remove();
+    else error.closest(".alarm").remove();
+  }
+});
+
 document.querySelector("[data-focus]")?.focus();
 
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;

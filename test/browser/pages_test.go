@@ -221,7 +221,7 @@ func pagesOf(s *pageSample) []page {
 		{name: "subscriptions, with losses", path: "/subscriptions?filter[losses]=true"},
 		{name: "subscriptions, by event", path: "/subscriptions?filter[event]=channel_created", rows: 25},
 		{name: "subscriptions, an event without subscribers", path: "/subscriptions?filter[event]=user_notification_deleted"},
-		{name: "subscriptions, by URL", path: "/subscriptions?filter[url]=nowhere.example"},
+		{name: "subscriptions, by name", path: "/subscriptions?filter[search]=nowhere.example"},
 		{name: "subscriptions, of a program", path: "/subscriptions?program=" + s.big + "&page[size]=100", rows: 100},
 		{name: "subscription, busy", path: "/subscriptions/" + s.busy, rows: 5},
 		{name: "subscription, busy, 7 d", path: "/subscriptions/" + s.busy + "?span=7d", rows: 5},

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
 	"strings"
@@ -31,9 +32,10 @@ var filterNames = map[string]string{
 	"recovered":          "Recovered",
 	"redelivery_of":      "Resent from delivery",
 	"replay_id":          "Replay ID",
+	"search":             "Name, host or ID",
 	"subject_id":         "Record ID",
 	"token_id":           "Token ID",
-	"subscription_id":    "Subscription ID",
+	"subscription_id":    "Subscription",
 	"subscription_url":   "Subscription URL",
 	"split_of":           "Split from delivery",
 	"state":              "Status",
@@ -58,6 +60,11 @@ func isShown(fl *webhook.Filter) bool {
 	return fl.Kind == webhook.FilterEvent || fl.Name == "program_name"
 }
 
+// isSearch reports whether a filter is the search box at the beginning of the form.
+func isSearch(fl *webhook.Filter) bool {
+	return fl.Kind == webhook.FilterSearch || fl.Name == "subscription_id"
+}
+
 // chip is a filter that is set, and the address of the list without it.
 type chip struct{ text, without string }
 
@@ -78,6 +85,8 @@ func (v *Listing) chips(f Frame) []chip {
 			text := value
 			if fl.Kind == webhook.FilterOneOf {
 				text = valueLabel(fl, value)
+			} else if fl.Name == "subscription_id" {
+				text = cmp.Or(v.Names[value], value)
 			}
 			all = append(all, chip{filterName(fl.Name) + ": " + Visible(text), v.withFilter(fl.Name, rest...)})
 		}

@@ -63,7 +63,7 @@ func (v *Listing) countSet() int {
 // foldedSet reports whether a folded filter is set.
 func (v *Listing) foldedSet() bool {
 	for _, fl := range v.List.Filters {
-		if isBoxes(&fl) || isShown(&fl) || v.isResponse(fl.Name) {
+		if isBoxes(&fl) || isShown(&fl) || isSearch(&fl) || v.isResponse(fl.Name) {
 			continue
 		}
 		if _, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.timeField() || !v.Values.Has(SpanParameter)) {
@@ -105,7 +105,7 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 		for _, v := range fl.Values {
 			p.Options = append(p.Options, Option{v, v + " or more"})
 		}
-	case webhook.FilterText:
+	case webhook.FilterText, webhook.FilterSearch:
 		p.Hint = "Exact match; separate several values with commas"
 		if fl.Name == "url" || strings.HasSuffix(fl.Name, "_url") || fl.Name == "program_name" {
 			p.Hint = "Partial match; separate several values with commas"
@@ -131,6 +131,7 @@ func (v *Listing) fieldErrors() []FieldError {
 		ids["filter["+fl.Name+".from]"] = [2]string{"filter-" + fl.Name + "-from", filterName(fl.Name) + " from"}
 		ids["filter["+fl.Name+".to]"] = [2]string{"filter-" + fl.Name + "-to", filterName(fl.Name) + " to"}
 	}
+	ids[SubscriptionParameter] = [2]string{"filter-subscription", "Subscription"}
 	ids["sort"], ids["page[size]"] = [2]string{"sort", "Order"}, [2]string{"page-size", "Per page"}
 	all := FieldErrors(v.Error, ids)
 	for i, invalid := range v.Error.Validations {
@@ -151,6 +152,8 @@ func (v *Listing) explain(e *FieldError, invalid *webhook.Validation) {
 		e.Label, e.Text = "", "The time range must be 1 h, 24 h, 7 d or 30 d."
 	case invalid.Code == webhook.InvalidDuplicate:
 		e.Text = "is given more than once"
+	case name == SubscriptionParameter:
+		e.Text = invalid.Detail
 	case name == "sort":
 		e.Text = "must be one of the choices below"
 	case invalid.Code == webhook.InvalidFormat && (strings.HasSuffix(name, ".from]") || strings.HasSuffix(name, ".to]")):
@@ -239,6 +242,14 @@ func orderLabel(name string, down bool) string {
 		return "newest first"
 	case isTime:
 		return "oldest first"
+	case name == "status" && down:
+		return "healthy first"
+	case name == "status":
+		return "failing first"
+	case (name == "success_rate" || name == "waiting") && down:
+		return "highest first"
+	case name == "success_rate" || name == "waiting":
+		return "lowest first"
 	case down:
 		return "Z to A"
 	default:

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -14,6 +15,10 @@ const (
 	ProgramParameter = "program" // the program switch
 	SpanParameter    = "span"    // time range up to now, such as 24h; see spans
 	SinceParameter   = "since"   // the mark up to which the first page was read
+
+	// SubscriptionParameter is a name, a host or an ID as typed, which the page replaces by the filter
+	// subscription_id.
+	SubscriptionParameter = "subscription"
 )
 
 type spanPreset struct {
@@ -59,6 +64,9 @@ type Listing struct {
 	Error  *webhook.Error // why the query is invalid, nil when it is valid
 	Events []string       // event types to choose from; without any, a text field
 	Kept   []string       // parameters of the page's own that its other pages have, too
+
+	Names   map[string]string // of the subscriptions in the filters, by ID
+	Suggest string            // address that suggests names of subscriptions, "" for none
 }
 
 // ParseListing parses the address of a list page. It accepts the parameters of the API, and also
@@ -90,6 +98,7 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 	for name, values := range v.Values {
 		switch {
 		case name == ProgramParameter || name == SpanParameter || slices.Contains(own, name):
+		case name == SubscriptionParameter && v.HasSubscriptions():
 		case strings.HasSuffix(name, ".from]") || strings.HasSuffix(name, ".to]"):
 			for _, s := range values {
 				asked.Add(name, c.WithZone(s))
@@ -119,6 +128,39 @@ func (v *Listing) timeField() string {
 		}
 	}
 	return ""
+}
+
+// HasSubscriptions reports whether the list can be filtered by subscription.
+func (v *Listing) HasSubscriptions() bool {
+	return slices.ContainsFunc(v.List.Filters, func(fl webhook.Filter) bool { return fl.Name == "subscription_id" })
+}
+
+// WithSubscriptions returns the address of the list filtered by subscriptions, in place of what was
+// typed.
+func (v *Listing) WithSubscriptions(ids []string) string {
+	other := *v
+	other.Values = maps.Clone(v.Values)
+	other.Values.Del(SubscriptionParameter)
+	return other.withFilter("subscription_id", strings.Join(ids, ","))
+}
+
+// Ordered returns the column c with the address that orders the list by a field, or reverses this
+// order. Descending is the order that its first use gives.
+func (v *Listing) Ordered(c Column, field string, descending bool) Column {
+	if v.Query.Sort[0].Name == field {
+		descending = !v.Query.Sort[0].Descending
+		c.Sorted = map[bool]string{true: "ascending", false: "descending"}[descending]
+	}
+	order := webhook.SortField{Name: field, Descending: descending}
+	switch {
+	case slices.Equal(v.List.Default, []webhook.SortField{order}):
+		c.Sort = v.With("sort")
+	case descending:
+		c.Sort = v.With("sort", "-"+field)
+	default:
+		c.Sort = v.With("sort", field)
+	}
+	return c
 }
 
 // Filtered reports whether the list has filters other than the program.

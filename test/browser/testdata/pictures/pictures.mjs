@@ -105,7 +105,7 @@ const href = async (page, path, selector) => {
 };
 const { page, context } = first;
 const samples = {
-  subscription: await href(page, "/subscriptions?filter[url]=teams", "main [data-row] a[href^='/subscriptions/']"),
+  subscription: await href(page, "/subscriptions?filter[search]=teams", "main [data-row] a[href^='/subscriptions/']"),
   failing: await href(page, "/subscriptions?filter[status]=failing", "main [data-row] a[href^='/subscriptions/']"),
   retried: await href(page, "/deliveries?filter[status]=success&filter[attempts_made.from]=2", "main [data-row] a[href^='/deliveries/']"),
   failed: await href(page, "/deliveries?filter[status]=failed", "main [data-row] a[href^='/deliveries/']"),

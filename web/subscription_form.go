@@ -37,6 +37,7 @@ type subscriptionForm struct {
 	authorization, headers               string
 	remove, removeHeaders                bool // the authorization header, and the headers
 
+	verdict urlCheck
 	errors  []ui.FieldError
 	changed []string // fields that another admin changed since the form was loaded
 	preview *pingPreview
@@ -55,7 +56,7 @@ type eventGroup struct {
 func subscriptionFieldIDs() map[string][2]string {
 	return map[string][2]string{
 		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description",
-			"Description"},
+			"Name"},
 		"authorization_header": {"authorization", "Authorization header"}, "headers": {"headers", "Other headers"},
 		"filters":        {"filters", "Filters"},
 		"max_in_flight":  {"max-in-flight", "Deliveries in flight"},
@@ -196,6 +197,10 @@ func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
 		selectable = slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.events, p.editing.Events))))
 	}
 	p.groups, p.clock = groupsOf(h.cfg.Rules.Catalog, selectable), r.clock
+	p.verdict = h.checkedURL(r, p.url)
+	if fault := ui.FieldErrorText(p.errors, "url"); fault != "" {
+		p.verdict.fault = fault
+	}
 	if p.editing == nil {
 		var err error
 		if r.portal.in() {
@@ -207,7 +212,7 @@ func (h *subscriptionPages) fillForm(r *request, p *subscriptionForm) error {
 			p.program = p.programs[0]
 		}
 		p.once = h.issueOnce(r)
-		p.preview = h.previewPing(r, p.program, p.url, p.authorization != "")
+		p.preview = h.previewPing(r, p.program, p.url, p.verdict.fault == "", p.authorization != "")
 	}
 	return nil
 }
@@ -234,9 +239,6 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	}
 	switch form.Get("step") {
 	case "check":
-		if v := h.rules(r).CheckURL(p.url); v != nil {
-			p.errors = ui.FieldErrors(webhook.Invalid(v...), subscriptionFieldIDs())
-		}
 		return h.renderNew(r, p, http.StatusOK)
 	case "filters":
 		if err := h.lookAtFilters(r, p); err != nil {
@@ -273,26 +275,36 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 	return response{secret: true, page: secretPage(h.frame(r, "Subscription created"), &newSecret{subscription: &s, secret: secret})}, nil
 }
 
-// pingPreview is the validation of a URL while it is typed, and the first ping to it.
+// urlCheck is the verdict on a URL.
+type urlCheck struct {
+	typed bool   // the URL is not empty
+	fault string // what is wrong with it, "" when it is valid
+}
+
+// checkedURL checks a URL. An empty one has no fault: it is not typed yet.
+func (h *subscriptionPages) checkedURL(r *request, typed string) urlCheck {
+	c := urlCheck{typed: typed != ""}
+	if v := h.rules(r).CheckURL(typed); c.typed && len(v) > 0 {
+		c.fault = v[0].Detail
+	}
+	return c
+}
+
+// pingPreview is the first ping to a URL.
 type pingPreview struct {
-	typed   bool   // the URL is not empty
-	fault   string // what is wrong with the URL, "" when it is valid
 	request string // request line and the headers that HTTP itself adds
 	header  [][2]string
 	body    []byte
 }
 
 // previewPing builds the ping as the dispatcher would, with placeholder ids.
-func (h *subscriptionPages) previewPing(r *request, program, typed string, authorized bool) *pingPreview {
-	p := &pingPreview{typed: typed != ""}
+func (h *subscriptionPages) previewPing(r *request, program, typed string, valid, authorized bool) *pingPreview {
+	p := new(pingPreview)
 	if webhook.CheckIdentifier("program", program) != nil {
 		program = ""
 	}
 	host, path := "example.com", "/"
-	if v := h.rules(r).CheckURL(typed); len(v) > 0 {
-		p.fault = v[0].Detail
-	}
-	if u, err := url.Parse(typed); err == nil && u.Host != "" && p.fault == "" {
+	if u, err := url.Parse(typed); err == nil && u.Host != "" && valid {
 		host, path = u.Host, u.RequestURI()
 	}
 	id, subscription := webhook.NewID(), webhook.NewID()
@@ -317,7 +329,8 @@ func (h *subscriptionPages) checkURL(r *request) (response, error) {
 	if r.portal.in() {
 		p.program = r.program
 	}
-	return response{page: pingPreviewShown(h.previewPing(r, p.program, p.url, form.Has("authorized")))}, nil
+	v := h.checkedURL(r, p.url)
+	return response{page: urlChecked(v, h.previewPing(r, p.program, p.url, v.fault == "", form.Has("authorized")))}, nil
 }
 
 func (h *subscriptionPages) editForm(r *request, u *store.SubscriptionView) (response, error) {
@@ -369,7 +382,10 @@ func (h *subscriptionPages) update(r *request, u *store.SubscriptionView) (respo
 	form := r.PostForm
 	p := readSubscriptionForm(form)
 	p.editing = u
-	if form.Get("step") == "filters" {
+	switch form.Get("step") {
+	case "check":
+		return h.renderEdit(r, p, http.StatusOK)
+	case "filters":
 		if err := h.lookAtFilters(r, p); err != nil {
 			return response{}, err
 		}
@@ -416,7 +432,7 @@ func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (respon
 		name, text string
 	}{
 		{u.URL != p.url, "URL", whole},
-		{u.Description != p.description, "Description", u.Description},
+		{u.Description != p.description, "Name", u.Description},
 		{!sameNames(u.Events, p.events), "Events", strings.Join(u.Events, ", ")},
 		{u.Filters.Indented() != strings.ReplaceAll(p.filters, "\r\n", "\n"), "Filters", u.Filters.Indented()},
 		{u.Ordered != p.ordered, "Ordered", map[bool]string{true: "yes", false: "no"}[u.Ordered]},

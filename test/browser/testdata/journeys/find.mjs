@@ -49,11 +49,37 @@ const requestsBefore = server.requests.length;
 await visit(page, `/subscriptions/${ids[1]}`);
 await page.selectOption("#test-name", "channel_created");
 await page.getByRole("button", { name: "Send test event" }).click();
-await page.locator("#ping .state-success").waitFor();
+if (javaScript) { // next to the button, which keeps the focus
+  await page.locator("#tested[role=status] .state-success").waitFor();
+  check(await page.evaluate(() => document.activeElement.innerText.includes("Send test event")), "the focus stays at the button");
+} else {
+  await page.locator("#ping .state-success").waitFor();
+}
 check(server.requests.length === requestsBefore + 1, "one request arrived");
 const request = server.requests.at(-1);
 check(JSON.parse(request.body).events[0].name === "channel_created", "the request has the chosen event type");
 check(request.headers["x-service-test"] === "true", "the request is marked as a test");
+await checkPage(page);
+
+// A list finds a subscription by its name; deliveries are filtered by the name of one.
+await visit(page, "/subscriptions");
+await page.fill("#filter-search", "streaming");
+await waitForLoad(page, () => page.press("#filter-search", "Enter"));
+check(decodeURIComponent(page.url()) === `${base}/subscriptions?filter[search]=streaming`, `the URL has this filter only, got ${page.url()}`);
+check(await page.locator("main tbody tr").count() === 1, "one subscription matches");
+await visit(page, "/subscriptions?sort=name");
+await waitForLoad(page, () => page.getByRole("columnheader", { name: "Subscription" }).getByRole("link").click());
+check((await page.locator("main tbody tr").first().innerText()).includes("Partner Y"), "the header reverses the order");
+await checkPage(page);
+await visit(page, "/deliveries");
+if (javaScript) {
+  await page.locator("#filter-subscription").pressSequentially("partner");
+  await until("the suggested names", () => page.locator("#subscription-names option[value='Partner X, streaming']").count());
+}
+await page.fill("#filter-subscription", "partner x, streaming");
+await waitForLoad(page, () => page.press("#filter-subscription", "Enter"));
+check(decodeURIComponent(page.url()) === `${base}/deliveries?filter[subscription_id]=${ids[0]}`, `the URL has the ID, got ${page.url()}`);
+check((await page.locator(".chips").innerText()).includes("Subscription: Partner X, streaming"), "the chip has the name");
 await checkPage(page);
 
 // A bar of the histogram sets the time range of the list: in the chart, or in its table without JavaScript.

@@ -52,6 +52,7 @@ const (
 
 // portalNavigation has the pages of partners.
 var portalNavigation = []ui.Group{{Sections: []ui.Section{
+	{Path: "/", Icon: "overview", Label: "Overview"},
 	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
 	{Path: "/deliveries", Icon: "deliveries", Label: "Deliveries"},
 	{Path: "/events", Icon: "events", Label: "Events"},
@@ -205,7 +206,7 @@ func (h *portalPages) useLink(r *request) (response, error) {
 		removed.SameSite, removed.Partitioned = http.SameSiteNoneMode, true
 		cookies = append(cookies, removed)
 	}
-	return response{location: "/subscriptions", session: true, cookies: cookies}, nil
+	return response{location: "/", session: true, cookies: cookies}, nil
 }
 
 // signOut ends the session.
@@ -232,11 +233,6 @@ func (h *portalPages) signOut(r *request) (response, error) {
 	return response{page: portalEndPage(h.frame(r, "Your session has ended")), cookies: []*http.Cookie{h.sessions.cookie(name, "", -1)}}, nil
 }
 
-// home leads to the first page.
-func (h *portalPages) home(*request) (response, error) {
-	return response{location: "/subscriptions"}, nil
-}
-
 // savePreferences keeps the theme and the time zone.
 func (h *portalPages) savePreferences(r *request) (response, error) {
 	form := r.PostForm
@@ -246,7 +242,7 @@ func (h *portalPages) savePreferences(r *request) (response, error) {
 	}
 	back := localPath(form.Get("back"), "")
 	if back != portalBase && !strings.HasPrefix(back, portalBase+"/") {
-		back = "/subscriptions"
+		back = "/"
 	}
 	return response{location: back, cookies: []*http.Cookie{p.cookie(h.cfg.Secure)}}, nil
 }
@@ -278,6 +274,9 @@ func (h *site) portalFrame(r *request, f *ui.Frame) {
 	f.Portal.Program = cmp.Or(r.portal.program.Name, r.portal.program.ID)
 	f.Portal.Role, f.Portal.EndsAt = string(r.portal.session.Role), r.portal.session.ExpiresAt
 	f.Nav = portalNavigation
+	if r.URL.Path == portalBase {
+		f.Section = "/"
+	}
 	for _, s := range portalNavigation[0].Sections {
 		if at := portalBase + s.Path; r.URL.Path == at || strings.HasPrefix(r.URL.Path, at+"/") {
 			f.Section = s.Path
@@ -310,4 +309,97 @@ func (r *request) user() string {
 		return store.PortalUser(r.portal.session.LinkID)
 	}
 	return store.AdminUser(r.admin)
+}
+
+// portalOverview is the first page of the portal: the state of the partner's endpoints, what to do, and
+// the last 24 hours.
+type portalOverview struct {
+	rows      []subscriptionRow            // the most urgent first
+	more      bool                         // not all subscriptions are listed
+	incidents map[string]*webhook.Incident // open ones by subscription
+	trouble   int                          // subscriptions that are failing, degraded or disabled
+	day       *attemptStats
+	failure   string // id of the request whose subscriptions could not be loaded, "" when they could
+}
+
+// maxPortalRows is the number of subscriptions and incidents that the overview of the portal reads.
+const maxPortalRows = 10
+
+func (h *portalPages) overview(r *request) (response, error) {
+	var o portalOverview
+	v := &ui.Listing{Path: "/subscriptions", Query: webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxPortalRows}}
+	failure, status, err := h.loaded(r, v, h.readOverview(r, &o, &v.Query))
+	if err != nil {
+		return response{}, err
+	}
+	if v.Error != nil {
+		return response{}, v.Error
+	}
+	o.failure = failure
+	f := h.frame(r, "Overview")
+	return response{page: portalOverviewPage(f, &o), status: status}, nil
+}
+
+// readOverview reads the page in a fixed number of reads.
+func (h *portalPages) readOverview(r *request, o *portalOverview, q *webhook.ListQuery) (err error) {
+	ctx := r.Context()
+	var next string
+	if o.rows, next, err = h.subscriptionRows(r, q); err != nil {
+		return err
+	}
+	o.more = next != ""
+	for i := range o.rows {
+		switch o.rows[i].state.Health() {
+		case webhook.HealthFailing, webhook.HealthDegraded, webhook.HealthDisabled:
+			o.trouble++
+		}
+	}
+	open, _, err := h.store.Incidents().Page(ctx, "", ofProgram(&webhook.ListQuery{
+		Sort: webhook.AllIncidentList.Default, Size: webhook.MaxPageSize, Filters: map[string][]string{"status": {"open"}},
+	}, r.program))
+	if err != nil {
+		return err
+	}
+	o.incidents = make(map[string]*webhook.Incident, len(open))
+	for i := range open {
+		open[i].ErrorFact = "" // for admins only
+		o.incidents[open[i].SubscriptionID] = &open[i]
+	}
+	o.day, err = h.readStats(ctx, r.clock, r.program, "", store.StatHour, statHours)
+	return err
+}
+
+// headline is the conclusion of the page.
+func (o *portalOverview) headline() string {
+	switch {
+	case o.failure != "" || len(o.rows) == 0:
+		return "Overview"
+	case o.trouble == 0:
+		return "All endpoints accept deliveries"
+	case o.trouble == 1:
+		return "1 endpoint needs attention"
+	}
+	text := ui.Number(int64(o.trouble))
+	if o.trouble == len(o.rows) && o.more {
+		text = "At least " + text
+	}
+	return text + " endpoints need attention"
+}
+
+// todo says what a partner does about a subscription, "" for nothing.
+func (o *portalOverview) todo(s *subscriptionRow) string {
+	i := o.incidents[s.ID]
+	switch {
+	case s.Status == webhook.HealthDisabled:
+		return "Repair the endpoint, resume the subscription, and replay the missed events."
+	case !s.Active:
+		return "Resume it to receive new events."
+	case i == nil:
+		return ""
+	}
+	text := capitalized(incidentResult(i)) + "."
+	if check := partnerCheck(i); check != "" {
+		text += " " + check
+	}
+	return text
 }

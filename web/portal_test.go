@@ -39,7 +39,7 @@ func enter(t *testing.T, w *Web, programID string, role webhook.PortalRole) visi
 	v := visit(t, w)
 	got := v.do("POST", portalLink(t, w, programID, role))
 	got.want(t, 303, "")
-	if to := got.Header.Get("Location"); to != "/portal/subscriptions" {
+	if to := got.Header.Get("Location"); to != "/portal/" {
 		t.Fatalf("the link leads to %s", to)
 	}
 	return v
@@ -340,7 +340,7 @@ func TestPortalFraming(t *testing.T) {
 		t.Errorf("got %v", c)
 	}
 	for _, back := range []string{"/tokens", "//evil.example", "/portal/link/x", "/portals"} {
-		if to := v.post("/portal/preferences", "theme=dark&back="+back).Header.Get("Location"); to != "/portal/subscriptions" {
+		if to := v.post("/portal/preferences", "theme=dark&back="+back).Header.Get("Location"); to != "/portal/" {
 			t.Errorf("%s leads to %s", back, to)
 		}
 	}

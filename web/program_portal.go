@@ -37,7 +37,7 @@ func (h *programPortalPages) read(r *request) (*programPortal, error) {
 	if err != nil {
 		return nil, asProblem(err)
 	}
-	p := &programPortal{program: program, role: string(webhook.PortalRead), life: "24h", origins: strings.Join(program.PortalOrigins, "\n"),
+	p := &programPortal{program: program, life: "24h", origins: strings.Join(program.PortalOrigins, "\n"),
 		api: h.curl.Command("POST", "/v2/programs/"+url.PathEscape(program.ID)+"/portal_links", `{"role": "read"}`),
 		cli: h.command("portal-link --program " + ui.ShellQuote(program.ID))}
 	p.sessions, p.links, err = h.store.Portal().Sessions(r.Context(), program.ID)

@@ -79,7 +79,7 @@ func programPortalPage(f ui.Frame, p *programPortal) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "role", Name: "role", Label: "Role", Kind: "select", Value: p.role, Error: ui.FieldErrorText(p.errors, "role"),
-				Options: []ui.Option{{Value: "read", Label: "read: view only"}, {Value: "write", Label: "write: also change subscriptions, send and resend"}}}).Render(ctx, templ_7745c5c3_Buffer)
+				Required: true, Options: []ui.Option{{Value: "", Label: "Choose one"}, {Value: "read", Label: "read: view only"}, {Value: "write", Label: "write: also change subscriptions, send and resend"}}}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -1,12 +1,74 @@
 package web
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 
 	"service/store/storetest"
 	"service/webhook"
 )
+
+// TestFilterBySubscriptionName types the name, the host or the beginning of the ID of a subscription into
+// the filter of a list, which then has its ID.
+func TestFilterBySubscriptionName(t *testing.T) {
+	v, s, w := sending(t)
+	x := s.subscribe("acme", "https://hooks.x.example/in?key=s3cret")
+	y := s.subscribe("acme", "https://hooks.y.example/in")
+	other := s.subscribe("globex", "https://hooks.x.example/other")
+	for id, name := range map[string]string{x.ID: "Partner X, Inc", y.ID: "Partner X, Inc (staging)"} {
+		if _, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", id, &webhook.SubscriptionFields{Description: &name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	filter := func(ids ...string) string { return "filter[subscription_id]=" + strings.Join(ids, ",") }
+	for query, want := range map[string]string{
+		"subscription=partner+x,+inc":                          filter(x.ID), // exactly its name
+		"subscription=X.EXAMPLE&program=acme":                  filter(x.ID) + "&program=acme",
+		"subscription=" + y.ID[:30] + "&filter[status]=failed": "filter[status]=failed&" + filter(y.ID),
+		"subscription=staging&" + filter(x.ID):                 filter(x.ID, y.ID),
+	} {
+		for _, list := range []string{"/deliveries", "/incidents"} {
+			if strings.Contains(query, "failed") && list == "/incidents" {
+				continue
+			}
+			p := v.do("GET", list+"?"+query)
+			p.want(t, 303, "")
+			if got, err := url.QueryUnescape(p.Header.Get("Location")); err != nil || got != list+"?"+want {
+				t.Errorf("%s?%s leads to %s, want %s", list, query, got, want)
+			}
+		}
+	}
+	p := v.do("GET", "/deliveries?"+filter(x.ID))
+	p.want(t, 200, "Subscription: Partner X, Inc")
+	p.has(t, `hx-get="/find/suggest?options"`, `name="filter[subscription_id]" value="`+x.ID+`"`)
+	p.inert(t)
+	for _, text := range []string{"nobody", "s3cret"} {
+		v.do("GET", "/deliveries?subscription="+text).want(t, 400, "has no match for “"+text+"”")
+	}
+	p = v.do("GET", "/find/suggest?options&subscription=partner")
+	p.want(t, 200, `<option value="Partner X, Inc">hooks.x.example</option>`)
+	p.hasNot(t, "<html", "s3cret")
+
+	// A partner finds only the own ones, and sees no name of another.
+	partner := enter(t, w, "globex", webhook.PortalRead)
+	partner.do("GET", "/portal/deliveries?subscription=partner").want(t, 400, "has no match")
+	partner.do("GET", "/portal/deliveries?subscription=x.example").want(t, 303, "")
+	partner.do("GET", "/portal/deliveries?"+filter(x.ID)).hasNot(t, "Partner X")
+	partner.do("GET", "/portal/find/suggest?options&subscription=partner").hasNot(t, "Partner X")
+	p = partner.do("GET", "/portal/find?q=x.example")
+	p.want(t, 303, "")
+	if to := p.Header.Get("Location"); to != "/portal"+subscriptionPath(other.ID) {
+		t.Errorf("the partner's only subscription: led to %s", to)
+	}
+	for _, q := range []string{x.ID, x.ID[:35], "Partner", "acme", "globex", "text:two"} {
+		p := partner.do("GET", "/portal/find?q="+url.QueryEscape(q))
+		p.want(t, 404, "Subscriptions, deliveries and events were searched.")
+		p.hasNot(t, "Partner X, Inc")
+	}
+	partner.do("GET", "/portal/subscriptions").has(t, `<form class="find" method="get" action="/portal/find">`)
+	partner.do("GET", "/portal/find").hasNot(t, "event or token")
+}
 
 func TestSearch(t *testing.T) {
 	w := testWeb(t, nil)

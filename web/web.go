@@ -480,7 +480,9 @@ func (w *Web) portalRoutes() []route {
 	p, subs := &w.pages, w.pages.subscriptions
 	all := []route{
 		{"/link/{code}", anyone, pageRoute, by{get: p.portal.showLink, post: p.portal.useLink}},
-		{"/{$}", reader, pageRoute, by{get: p.portal.home}},
+		{"/{$}", reader, pageRoute, by{get: p.portal.overview}},
+		{"/find", reader, pageRoute, by{get: p.search.show}},
+		{"/find/suggest", reader, partRoute, by{get: p.search.suggest}},
 		{"/sign-out", reader, pageRoute, by{post: p.portal.signOut}},
 		{"/preferences", reader, pageRoute, by{post: p.portal.savePreferences}},
 		{"/verify", reader, pageRoute, by{get: p.portal.verify}},
@@ -488,7 +490,7 @@ func (w *Web) portalRoutes() []route {
 	for i := range all {
 		all[i].path = portalBase + all[i].path
 	}
-	all = append(all, route{portalBase, reader, pageRoute, by{get: p.portal.home}})
+	all = append(all, route{portalBase, reader, pageRoute, by{get: p.portal.overview}})
 	shared := []route{
 		{"/subscriptions", reader, pageRoute, by{get: subs.list}},
 		{"/subscriptions/new", writer, pageRoute, by{get: subs.newForm, post: subs.create}},

@@ -7,6 +7,7 @@ import (
 
 	"service/internal/archive"
 	"service/store"
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -94,7 +95,7 @@ func (h ownerHandlers) importProgram(req *request) (ans answer, err error) {
 			webhook.Count(y.Deliveries, "delivery")
 		return req.audit(w, webhook.ActionProgramImport, y.ProgramID, y.ProgramID, detail)
 	})
-	if errors.Is(err, store.ErrUnusable) {
+	if errors.Is(err, datadir.ErrUnusable) {
 		err = webhook.NewError(webhook.CodeInvalid, "The export cannot be imported: "+err.Error()+".")
 	}
 	if err == nil {

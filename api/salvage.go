@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -29,10 +30,10 @@ type RefusedSalvage struct {
 
 // SalvageRequest has the ids of events of a program, or the events themselves.
 type SalvageRequest struct {
-	ProgramID string                `json:"program_id"`
-	IDs       []string              `json:"ids,omitempty"`
-	Events    []store.SalvagedEvent `json:"events,omitempty"`
-	DryRun    bool                  `json:"dry_run,omitempty"` // validates the events only
+	ProgramID string                  `json:"program_id"`
+	IDs       []string                `json:"ids,omitempty"`
+	Events    []datadir.SalvagedEvent `json:"events,omitempty"`
+	DryRun    bool                    `json:"dry_run,omitempty"` // validates the events only
 }
 
 func (h ownerHandlers) records(req *request) (answer, error) {

@@ -24,14 +24,14 @@ func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident
 	if t.use(a.Subscription.ProgramID, "") != nil {
 		return nil
 	}
-	a.ID, a.At = webhook.NewID(), s.clock.now().UTC().Truncate(time.Millisecond)
+	a.ID, a.At = webhook.NewID(), s.clock.Now().UTC().Truncate(time.Millisecond)
 	json, err := a.JSON()
 	if err != nil {
 		return err
 	}
 	status, next := "unsent", any(nil)
 	if s.sendAlerts {
-		status, next = string(webhook.StatusPending), s.clock.wait(a.At.Add(delay))
+		status, next = string(webhook.StatusPending), s.clock.Wait(a.At.Add(delay))
 	}
 	level, attributes := slog.LevelWarn, []slog.Attr{
 		slog.String("alert", string(a.Name)), slog.String("program", a.Subscription.ProgramID), slog.String("subscription", a.Subscription.ID),
@@ -67,7 +67,7 @@ func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident
 	if err != nil {
 		return err
 	}
-	return t.queueSends(num, t.s.clock.wait(a.At.Add(delay)))
+	return t.queueSends(num, t.s.clock.Wait(a.At.Add(delay)))
 }
 
 // AlertClaim is an alert whose next attempt has been counted durably, and must now be made and
@@ -116,11 +116,11 @@ const (
 // configured, is the channel "". Channels without alerts to send are missing.
 func (s Alerts) Queues(ctx context.Context) (map[string]time.Time, error) {
 	queues := make(map[string]time.Time)
-	err := s.db.Each(ctx, selectAlertQueues, []any{s.clock.wait(s.clock.now()), s.sendAlerts}, func(scan func(...any) error) error {
+	err := s.db.Each(ctx, selectAlertQueues, []any{s.clock.Wait(s.clock.Now()), s.sendAlerts}, func(scan func(...any) error) error {
 		var channel string
 		var at sql.NullInt64
 		err := scan(&channel, &at)
-		queues[channel] = s.clock.process(at)
+		queues[channel] = s.clock.Process(at)
 		return err
 	})
 	return queues, err
@@ -132,8 +132,8 @@ func (s Alerts) Queues(ctx context.Context) (map[string]time.Time, error) {
 func (s Alerts) Claim(channel, after string, lease time.Duration) (claim *AlertClaim, err error) {
 	err = s.writer.do(func(t *tx) error {
 		claim = nil
-		now := s.clock.now()
-		args := []any{s.clock.wait(now), s.clock.wait(now.Add(lease)), after}
+		now := s.clock.Now()
+		args := []any{s.clock.Wait(now), s.clock.Wait(now.Add(lease)), after}
 		if err := errors.Join(t.Exec(endAlerts, args[0]), t.Exec(endSends, args[0])); err != nil {
 			return err
 		}
@@ -176,12 +176,12 @@ func (s Alerts) Record(c *AlertClaim, a *webhook.Attempt, step webhook.Step) err
 	return s.writer.do(func(t *tx) error {
 		if c.send == 0 {
 			return t.Exec("UPDATE alerts SET status = ?, next_attempt_at = ? WHERE id = ?", string(step.Status),
-				s.clock.stored(step.NextAttemptAt), c.ID)
+				s.clock.Stored(step.NextAttemptAt), c.ID)
 		}
 		status, code := outcome(a)
 		t.AfterCommit(func() { s.watchers.notify(func(c *Changes) { c.AlertSends = true }) })
 		return t.Exec("UPDATE alert_sends SET status = ?, next_attempt_at = ?, response_status = ?, error = ?, attempted_at = ? WHERE num = ?",
-			string(step.Status), s.clock.stored(step.NextAttemptAt), status, code, s.clock.now().UnixMilli(), c.send)
+			string(step.Status), s.clock.Stored(step.NextAttemptAt), status, code, s.clock.Now().UnixMilli(), c.send)
 	})
 }
 

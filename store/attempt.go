@@ -6,17 +6,18 @@ import (
 	"strings"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
 // attempts returns the completed attempts of a delivery, oldest first.
 func (s Deliveries) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
-	_, each := s.reads(ctx)
+	_, each := s.db.Reads(ctx)
 	return attemptsOf(each, delivery)
 }
 
 // attemptsOf returns the same, read with each.
-func attemptsOf(each eachRow, delivery int64) ([]webhook.Attempt, error) {
+func attemptsOf(each sqlite.EachRow, delivery int64) ([]webhook.Attempt, error) {
 	var all []webhook.Attempt
 	err := each(selectAttempts, []any{delivery}, func(scan func(...any) error) error {
 		var a webhook.Attempt

@@ -115,7 +115,7 @@ func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error)
 			&a.IncidentID, &a.Channels, &a.Sent); err != nil {
 			return err
 		}
-		a.NextAttemptAt, a.CreatedAt = s.clock.shown(next), time.UnixMilli(created).UTC()
+		a.NextAttemptAt, a.CreatedAt = s.clock.Shown(next), time.UnixMilli(created).UTC()
 		var sent struct {
 			Subscription struct{ URL, Description string }
 			LastAttempt  struct {

@@ -322,7 +322,7 @@ func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 	err := t.Exec("INSERT INTO bulk_runs (id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, "+
 		"admin, address, created_at) VALUES (?, ?, ?, ?, ?, 0, 'running', '', NULL, 0, '{}', ?, ?, ?)",
 		n.ID, n.ProgramID, string(n.Action), jsonText(bulkQuery{n.Query.Filters, n.Query.Ranges}), newest,
-		n.Audit.Admin, n.Audit.Address, s.clock.now().UnixMilli())
+		n.Audit.Admin, n.Audit.Address, s.clock.Now().UnixMilli())
 	if err != nil {
 		return webhook.BulkRun{}, err
 	}
@@ -456,7 +456,7 @@ func (w BulkRunWrites) end(r *storedBulkRun, status webhook.BulkStatus, stopped 
 		}
 	}
 	err := w.t.Exec("UPDATE bulk_runs SET status = ?, stopped = ?, total = ?, completed_at = ?, counted_at = ? "+
-		"WHERE id = ? AND status = 'running'", string(status), stopped, total, w.t.s.clock.now().UnixMilli(), w.t.counted(), r.ID)
+		"WHERE id = ? AND status = 'running'", string(status), stopped, total, w.t.s.clock.Now().UnixMilli(), w.t.counted(), r.ID)
 	if err == nil {
 		err = w.t.Exec("DELETE FROM bulk_run_waits WHERE run = ?", r.num)
 	}
@@ -495,7 +495,7 @@ func (s *core) redeliverAll(t *tx, nums []int64, run int64) error {
 	if err := t.Scan(selectNewestNum, nil, &before); err != nil {
 		return err
 	}
-	if err := t.Exec(insertRedeliveries, sqlite.JSON(pairs), s.clock.wait(s.clock.now()), now, t.counted()); err != nil {
+	if err := t.Exec(insertRedeliveries, sqlite.JSON(pairs), s.clock.Wait(s.clock.Now()), now, t.counted()); err != nil {
 		return err
 	}
 	t.deliveryChanged(0)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/datadir"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -87,7 +88,7 @@ func bytesPerEvent(t *testing.T, batch int, randomIDs bool) float64 {
 	size := databaseBytes(t, s) - before
 	if to := os.Getenv("KEEP_DATABASES"); to != "" {
 		must(t, s.Close()) // checkpoints the WAL
-		db, err := os.ReadFile(filepath.Join(dir, databaseFile))
+		db, err := os.ReadFile(filepath.Join(dir, datadir.Database))
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(to, fmt.Sprintf("%d-%v.db", batch, randomIDs)), db, 0o600))
 	}

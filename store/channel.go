@@ -80,7 +80,7 @@ func (w ChannelWrites) Create(c webhook.AlertChannel) (webhook.AlertChannel, err
 	if c.Kind == webhook.ChannelWebhook {
 		c.Secret = webhook.NewSigningSecret()
 	}
-	c.CreatedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	c.CreatedAt = w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	return c, w.put(&c)
 }
 
@@ -90,7 +90,7 @@ func (w ChannelWrites) put(c *webhook.AlertChannel) error {
 	if err != nil {
 		return err
 	}
-	c.UpdatedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	c.UpdatedAt = w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	return w.t.Exec("INSERT OR REPLACE INTO alert_channels ("+channelColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 		c.ID, string(c.Kind), c.Name, target, jsonText(c.Alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
 }
@@ -129,7 +129,7 @@ func (w ChannelWrites) Test(id string) (num int64, err error) {
 	if _, err := w.Get(id); err != nil {
 		return 0, err
 	}
-	now := w.t.s.clock.now()
+	now := w.t.s.clock.Now()
 	text, err := webhook.NewTestAlert(now)
 	if err != nil {
 		return 0, err
@@ -137,7 +137,7 @@ func (w ChannelWrites) Test(id string) (num int64, err error) {
 	w.t.alertQueued()
 	r, err := w.t.ExecResult("INSERT INTO alert_sends (channel_id, program_id, subscription_id, name, json, status, attempts_made, "+
 		"next_attempt_at, created_at, counted_at) VALUES (?, '', '', ?, ?, 'pending', 0, ?, ?, ?)",
-		id, string(webhook.AlertTest), text, w.t.s.clock.wait(now), now.UnixMilli(), w.t.counted())
+		id, string(webhook.AlertTest), text, w.t.s.clock.Wait(now), now.UnixMilli(), w.t.counted())
 	if err != nil {
 		return 0, err
 	}
@@ -156,7 +156,7 @@ const insertSends = `INSERT INTO alert_sends (channel_id, program_id, subscripti
 
 // queueSends queues an alert for the channels that want it. at is when it is sent, in wait clock time.
 func (t *tx) queueSends(alert, at int64) error {
-	n, err := t.Affected(insertSends, alert, at, t.s.clock.now().UnixMilli(), t.counted())
+	n, err := t.Affected(insertSends, alert, at, t.s.clock.Now().UnixMilli(), t.counted())
 	if n > 0 {
 		t.alertQueued()
 	}
@@ -188,7 +188,7 @@ func (s Alerts) scanSend(scan func(...any) error) (a AlertSend, err error) {
 	var next, attempted sql.NullInt64
 	var created int64
 	err = scan(&a.ChannelID, &a.Name, &a.Status, &a.AttemptsMade, &next, &a.ResponseStatus, &a.Error, &attempted, &created)
-	a.NextAttemptAt, a.AttemptedAt, a.CreatedAt = s.clock.shown(next), sqlite.FromMillis(attempted), time.UnixMilli(created).UTC()
+	a.NextAttemptAt, a.AttemptedAt, a.CreatedAt = s.clock.Shown(next), sqlite.FromMillis(attempted), time.UnixMilli(created).UTC()
 	return a, err
 }
 

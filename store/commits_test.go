@@ -12,12 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store/commits"
+	"service/store/datadir"
 )
 
 // counted returns the commit count in the file of a data directory.
 func counted(t *testing.T, dir string) int64 {
 	t.Helper()
-	n, err := commits.Read(filepath.Join(dir, commitsFile))
+	n, err := commits.Read(filepath.Join(dir, datadir.Commits))
 	must(t, err)
 	return n
 }
@@ -26,7 +27,7 @@ func counted(t *testing.T, dir string) int64 {
 // WAL is back, or when the count file is removed.
 func TestMissingCommits(t *testing.T) {
 	dir := killed(t, 5)
-	log := filepath.Join(dir, databaseFile+"-wal")
+	log := filepath.Join(dir, datadir.Database+"-wal")
 	must(t, os.Rename(log, log+".moved"))
 	before := contents(t, dir)
 	open := func() error {
@@ -49,7 +50,7 @@ func TestMissingCommits(t *testing.T) {
 		t.Errorf("Examine does not report the missing commits: %+v", found)
 	}
 	after := contents(t, dir)
-	delete(after, databaseFile+"-wal") // any reader creates an empty one
+	delete(after, datadir.Database+"-wal") // any reader creates an empty one
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("the refused Open changed files: %s", diff)
 	}
@@ -57,7 +58,7 @@ func TestMissingCommits(t *testing.T) {
 	must(t, open())
 
 	dir = killed(t, 5)
-	must(t, errors.Join(os.Remove(filepath.Join(dir, databaseFile+"-wal")), os.Remove(filepath.Join(dir, commitsFile))))
+	must(t, errors.Join(os.Remove(filepath.Join(dir, datadir.Database+"-wal")), os.Remove(filepath.Join(dir, datadir.Commits))))
 	must(t, open())
 }
 
@@ -65,7 +66,7 @@ func TestMissingCommits(t *testing.T) {
 // one, which would destroy the commits in the WAL.
 func TestOrphanedWAL(t *testing.T) {
 	dir := killed(t, 5)
-	path := filepath.Join(dir, databaseFile)
+	path := filepath.Join(dir, datadir.Database)
 	must(t, os.Rename(path, path+".moved"))
 	before := contents(t, dir)
 	s, err := Open(t.Context(), Config{Dir: dir})
@@ -108,7 +109,7 @@ func TestCommitsFile(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := killed(t, 5)
-			must(t, c.harm(filepath.Join(dir, commitsFile)))
+			must(t, c.harm(filepath.Join(dir, datadir.Commits)))
 			var last int64
 			for range 2 { // killed, and then closed
 				s, err := Open(t.Context(), Config{Dir: dir})
@@ -176,9 +177,9 @@ func TestCommitsAfterRestore(t *testing.T) {
 		publish(t, s, "p", "content_updated")
 	}
 	must(t, s.Close())
-	r, err := Restore(dir, true)
+	r, err := datadir.Restore(dir, true)
 	must(t, err)
-	must(t, os.Rename(kept, filepath.Join(r.Dir(), databaseFile)))
+	must(t, os.Rename(kept, filepath.Join(r.Dir(), datadir.Database)))
 	aside, err := r.Commit()
 	must(t, errors.Join(err, r.Close()))
 	if s, err = Open(t.Context(), Config{Dir: dir}); err != nil {
@@ -189,8 +190,8 @@ func TestCommitsAfterRestore(t *testing.T) {
 		t.Errorf("%d commits set aside, %d restored", counted(t, aside), counted(t, dir))
 	}
 	// Without a database the count is ignored.
-	must(t, os.WriteFile(filepath.Join(dir, commitsFile), commits.Record(nil, 1000), 0o600))
-	must(t, errors.Join(os.Remove(filepath.Join(dir, databaseFile)), os.Remove(filepath.Join(dir, "secret.key"))))
+	must(t, os.WriteFile(filepath.Join(dir, datadir.Commits), commits.Record(nil, 1000), 0o600))
+	must(t, errors.Join(os.Remove(filepath.Join(dir, datadir.Database)), os.Remove(filepath.Join(dir, "secret.key"))))
 	if s, err = Open(t.Context(), Config{Dir: dir}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"service/store/datadir"
 	"service/store/sqlite"
 )
 
@@ -125,7 +126,7 @@ func TestOpenRefusesDamagedFiles(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := killed(t, 20)
-			database := filepath.Join(dir, databaseFile)
+			database := filepath.Join(dir, datadir.Database)
 			c.spoil(t, database, database+"-wal")
 			before := contents(t, dir)
 			s, err := Open(context.Background(), Config{Dir: dir})
@@ -173,7 +174,7 @@ func TestDamagedDatabaseKeepsWAL(t *testing.T) {
 			if out, err := exec.Command("cp", "-r", s.Dir(), dir).CombinedOutput(); err != nil {
 				t.Fatalf("cp: %v\n%s", err, out)
 			}
-			c.spoil(t, filepath.Join(dir, databaseFile))
+			c.spoil(t, filepath.Join(dir, datadir.Database))
 			before := contents(t, dir)
 			again, err := Open(context.Background(), Config{Dir: dir})
 			if err == nil {
@@ -223,8 +224,8 @@ func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
 	if err := s.Guard(ctx); err != nil {
 		t.Errorf("before: got %v, want nil", err)
 	}
-	script := "for n in $(seq 2 $(($(stat -c %s " + databaseFile + ")/4096-1))); do printf junkjunkjunkjunk | " +
-		"dd of=" + databaseFile + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
+	script := "for n in $(seq 2 $(($(stat -c %s " + datadir.Database + ")/4096-1))); do printf junkjunkjunkjunk | " +
+		"dd of=" + datadir.Database + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
 	cmd := exec.Command("sh", "-c", script)
 	cmd.Dir = s.Dir()
 	if out, err := cmd.CombinedOutput(); err != nil {

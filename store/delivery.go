@@ -68,7 +68,7 @@ func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num in
 	}
 	d.FailureReason = webhook.FailureReason(reason.String)
 	d.RedeliveryOf, d.SplitOf, d.RecoveredAt = longID(redelivery.String), longID(split.String), sqlite.FromMillis(recovered)
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
+	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.Shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
 	if deleted.Valid {
 		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
 			sqlite.FromMillis(deleted)
@@ -221,7 +221,7 @@ func (s *core) probeNow(t *tx, sub *webhook.Subscription, ping string) error {
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
 	return t.Exec("UPDATE failures SET next_probe_at = ?, pinged = pinged AND failing_reason <> 'rejecting' WHERE subscription_id = ?",
-		s.clock.now().UnixMilli(), sub.ID)
+		s.clock.Now().UnixMilli(), sub.ID)
 }
 
 // maxOpenPings is the maximum number of pending pings of a subscription.
@@ -248,7 +248,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict,
 			fmt.Sprintf("%d pings and tests of the subscription wait for an attempt, the maximum. Try again when some of them were sent.", open))
 	}
-	at := s.clock.now().UTC().Truncate(time.Millisecond)
+	at := s.clock.Now().UTC().Truncate(time.Millisecond)
 	if event == nil {
 		ping := webhook.NewID()
 		event = &webhook.Event{ID: ping, Name: webhook.EventPing, JSON: webhook.PingEvent(ping, at)}
@@ -262,7 +262,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
 		"ping, created_at, counted_at) SELECT ?1, id, num, ?3, 'pending', 0, ?4, ?5, ?6, ?7 FROM subscriptions WHERE id = ?2",
-		shortID(id), sub.ID, sub.ProgramID, s.clock.wait(at), event.JSON, now, t.counted())
+		shortID(id), sub.ID, sub.ProgramID, s.clock.Wait(at), event.JSON, now, t.counted())
 }
 
 // Redeliver queues a new delivery with the events of an existing one, whatever its status,
@@ -284,7 +284,7 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 		ping, redelivery_of, created_at, counted_at)
 		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, d.seqs, d.ping, d.id, ?2, ?6
 		FROM deliveries d CROSS JOIN subscriptions s ON s.id = ?4 WHERE d.id = ?3 AND d.subscription_id = ?4
-		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.wait(s.clock.now()), t.counted()}, &num, &seqs)
+		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.Wait(s.clock.Now()), t.counted()}, &num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}

@@ -2,12 +2,11 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"math"
-	"syscall"
 	"time"
 
+	"service/internal/durable"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -37,29 +36,14 @@ type disk struct {
 	low     bool
 }
 
-// free returns how many bytes this process can still write, and the size of the file system.
-func free(dir string) (free, size int64, err error) {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(dir, &st); err != nil {
-		return 0, 0, err
-	}
-	return int64(st.Bavail) * int64(st.Bsize), int64(st.Blocks) * int64(st.Bsize), nil
-}
-
-// FreeDisk returns how many bytes this process can still write to the disk of a directory.
-func FreeDisk(dir string) (int64, error) {
-	room, _, err := free(dir)
-	return room, err
-}
-
 // check returns how many bytes are free, the minimum, and whether the disk is too full for
 // events. scan reads a row of the database. If the free space is unknown, the disk is not too
 // full.
-func (d *disk) check(scan scanRow) (room, minFree int64, low bool) {
+func (d *disk) check(scan sqlite.ScanRow) (room, minFree int64, low bool) {
 	if d.min == 0 {
 		return 0, 0, false
 	}
-	room, size, err := free(d.dir)
+	room, size, err := durable.FreeSpace(d.dir)
 	if minFree = d.min; minFree == AutoFreeDisk {
 		minFree = max(min(size/autoShare, autoMax), min(size/autoMinShare, autoMin))
 	}
@@ -107,36 +91,6 @@ func errLowDisk() *webhook.Error {
 		"The disk of the service is nearly full. Events are rejected until the operator frees space. Try again later.")
 }
 
-// scanRow runs a query and scans its single row.
-type scanRow = func(query string, args []any, dest ...any) error
-
-// eachRow runs a query and calls row for each row of its result.
-type eachRow = func(query string, args []any, row func(scan func(...any) error) error) error
-
-// reads returns the functions that read the database with a context.
-func (s *core) reads(ctx context.Context) (scan scanRow, each eachRow) {
-	scan = func(query string, args []any, dest ...any) error { return s.db.Scan(ctx, query, args, dest...) }
-	each = func(query string, args []any, row func(scan func(...any) error) error) error {
-		return s.db.Each(ctx, query, args, row)
-	}
-	return scan, each
-}
-
-// readsOf returns the same for a database that no store has open.
-func readsOf(ctx context.Context, db *sql.DB) (scan scanRow, each eachRow) {
-	scan = func(query string, args []any, dest ...any) error {
-		return db.QueryRowContext(ctx, query, args...).Scan(dest...)
-	}
-	each = func(query string, args []any, row func(scan func(...any) error) error) error {
-		rows, err := db.QueryContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		return sqlite.Drain(rows, row)
-	}
-	return scan, each
-}
-
 // scanNow reads a row through a reader, outside of any request.
 func (s *core) scanNow(query string, args []any, dest ...any) error {
 	return s.db.Scan(context.Background(), query, args, dest...)
@@ -151,9 +105,9 @@ type Disk struct {
 
 // diskOf returns the state of the disk of a directory. scan reads a row of the database. If the
 // free space is unknown, it counts as plenty.
-func diskOf(dir string, minFree int64, scan scanRow) Disk {
+func diskOf(dir string, minFree int64, scan sqlite.ScanRow) Disk {
 	d := disk{dir: dir, min: minFree}
-	room, size, err := free(dir)
+	room, size, err := durable.FreeSpace(dir)
 	if err != nil {
 		room = math.MaxInt64 / 4
 	}
@@ -163,7 +117,7 @@ func diskOf(dir string, minFree int64, scan scanRow) Disk {
 
 // Disk returns the state of the disk that contains the data directory.
 func (s Figures) Disk() (Disk, error) {
-	room, size, err := free(s.disk.dir)
+	room, size, err := durable.FreeSpace(s.disk.dir)
 	if err != nil {
 		return Disk{}, fmt.Errorf("store: disk: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -60,7 +61,7 @@ func commitWithFailedRead(t *testing.T, s *Store, again bool, last func(*tx) err
 				return err
 			}
 		}
-		st, err := os.Stat(filepath.Join(s.dir, databaseFile+"-wal"))
+		st, err := os.Stat(filepath.Join(s.dir, datadir.Database+"-wal"))
 		if err != nil {
 			return err
 		}

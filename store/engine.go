@@ -1,8 +1,6 @@
 package store
 
 import (
-	_ "embed"
-
 	"service/store/keyring"
 	"service/store/sqlite"
 )
@@ -32,13 +30,3 @@ const DriverName = sqlite.DriverName
 
 // SQLiteVersion returns the version of the SQLite library.
 func SQLiteVersion() (string, error) { return sqlite.Version() }
-
-// schemaVersion is the version of the schema. It increases with every change of schema.sql, which
-// a test checks. Databases of lower versions are rejected, unless schema has migrations for them.
-// Versions below 100 were never released.
-const schemaVersion = 111
-
-//go:embed schema.sql
-var schemaScript string
-
-var schema = &sqlite.Schema{Version: schemaVersion, Script: schemaScript}

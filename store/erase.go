@@ -33,7 +33,7 @@ func (w ProgramWrites) Erase(id string, by webhook.AuditEntry) (began time.Time,
 	if !exists {
 		return began, webhook.NoProgram(id)
 	}
-	began = s.clock.now().UTC().Truncate(time.Millisecond)
+	began = s.clock.Now().UTC().Truncate(time.Millisecond)
 	if err := t.Exec("UPDATE bulk_runs SET status = 'cancelled', completed_at = ?, counted_at = ? "+
 		"WHERE program_id = ? AND status = 'running'", began.UnixMilli(), t.counted(), id); err != nil {
 		return began, err
@@ -162,7 +162,7 @@ func (e *erasure) close() error {
 	if err != nil {
 		return err
 	}
-	now := e.s.clock.now().UnixMilli()
+	now := e.s.clock.Now().UnixMilli()
 	return inSteps(e.ctx, &e.steps, left, func(t *tx, some []string) error {
 		t.AfterCommit(func() {
 			for _, id := range some {
@@ -470,7 +470,7 @@ func (e *erasure) empty() error {
 		}
 		state.phase = phaseGone
 		return errors.Join(t.Exec("UPDATE program_moves SET emptied_at = ? WHERE program_id = ? AND direction = 'out'",
-			e.s.clock.now().UnixMilli(), e.programID), e.s.setProgramState(t, e.programID, state))
+			e.s.clock.Now().UnixMilli(), e.programID), e.s.setProgramState(t, e.programID, state))
 	})
 }
 

@@ -203,7 +203,7 @@ func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
 
 // eventBodies returns the events at the given seqs, all of them or an error such as errGone. It
 // reads with scan what is no longer in memory.
-func (s *core) eventBodies(scan scanRow, programID string, seqs []int64) (c carried, err error) {
+func (s *core) eventBodies(scan sqlite.ScanRow, programID string, seqs []int64) (c carried, err error) {
 	c.bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
 		s.tail.scan(programID, seqs[0]-1, func(seq int64, e *tailEvent) bool {
@@ -233,3 +233,16 @@ func (s *core) eventBodies(scan scanRow, programID string, seqs []int64) (c carr
 	}
 	return c, nil
 }
+
+// Missing returns the ids that no event of a program has, in the given order. Known is false if
+// there is no such program.
+func (s Events) Missing(ctx context.Context, programID string, ids []string) (missing []string, known bool, err error) {
+	if err := s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{programID}, &known); err != nil {
+		return nil, false, err
+	}
+	err = s.db.Each(ctx, selectMissing, []any{programID, sqlite.JSON(ids)}, sqlite.Into(&missing))
+	return missing, known, err
+}
+
+const selectMissing = `SELECT x.value FROM json_each(?2) x
+	WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ?1 AND e.id = x.value) ORDER BY x.key`

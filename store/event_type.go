@@ -28,7 +28,7 @@ const selectEventTypes = "SELECT id, name, revision, created_at, updated_at, sch
 
 // readEventTypes adds the event types of the database to a catalog with those of the binary
 // and of files, which take precedence. It returns those that it could not add.
-func readEventTypes(ctx context.Context, each eachRow, catalog *webhook.Catalog) (unused []UnusedType, err error) {
+func readEventTypes(ctx context.Context, each sqlite.EachRow, catalog *webhook.Catalog) (unused []UnusedType, err error) {
 	err = each(selectEventTypes, nil, func(scan func(...any) error) error {
 		var id, revision, created, updated int64
 		var name, schema string
@@ -64,7 +64,7 @@ func (s *core) openEventTypes(ctx context.Context) error {
 	if s.catalog == nil {
 		return nil
 	}
-	_, each := s.reads(ctx)
+	_, each := s.db.Reads(ctx)
 	var err error
 	s.unusedTypes, err = readEventTypes(ctx, each, s.catalog)
 	for _, u := range s.unusedTypes {
@@ -160,7 +160,7 @@ func (w EventTypeWrites) put(t, before *webhook.EventType, by webhook.AuditEntry
 			"The schemas of all event types together would be larger than %d bytes, which is the maximum.", webhook.MaxAPIEventTypeSize))
 	}
 	t.Revision++
-	t.UpdatedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	t.UpdatedAt = w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	if exists {
 		t.CreatedAt = time.UnixMilli(created).UTC()
 		err = w.t.Exec("UPDATE event_types SET revision = ?, bytes = ?, updated_at = ?, schema = ? WHERE id = ?",

@@ -339,7 +339,7 @@ func TestEventTypesAreReplicated(t *testing.T) {
 	r.catalog = catalog
 	_, _, err = putType(r.Store, eventType(t, "order.shipped", `{}`))
 	must(t, err)
-	check := func(where string, each eachRow) {
+	check := func(where string, each sqlite.EachRow) {
 		t.Helper()
 		found, err := webhook.LoadCatalog()
 		must(t, err)
@@ -356,11 +356,11 @@ func TestEventTypesAreReplicated(t *testing.T) {
 	db, err := sqlite.OpenReadOnly(snapshot.Path)
 	must(t, err)
 	defer db.Close()
-	_, each := readsOf(t.Context(), db)
+	_, each := sqlite.ReadsOf(t.Context(), db)
 	check("snapshot", each)
 	must(t, snapshot.Remove())
 	must(t, r.close())
 	s, _ := restored(t, cfg, dir, time.Time{})
-	_, each = s.reads(t.Context())
+	_, each = s.db.Reads(t.Context())
 	check("replica", each)
 }

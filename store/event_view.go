@@ -281,7 +281,7 @@ func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d E
 	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
 	d.RedeliveryOf, d.SplitOf, d.ReplayID = longID(redelivery.String), longID(split.String), replay.String
 	d.RecoveredAt = sqlite.FromMillis(recovered)
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
+	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.Shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
 	if deleted.Valid { // see scanDelivery
 		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
 			sqlite.FromMillis(deleted)

@@ -14,10 +14,13 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/clock"
 	"service/store/commits"
+	"service/store/datadir"
 	"service/store/keyring"
 	"service/store/people"
 	"service/store/replica"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -80,7 +83,7 @@ const adviceMissing = "Follow the error message: service serve does not start un
 // skips that check.
 func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination
-	scan, each := s.reads(ctx)
+	scan, each := s.db.Reads(ctx)
 	x.files(s.dir, s.keys.File())
 	x.library()
 	x.disk(s.dir, s.disk.min, scan)
@@ -130,7 +133,7 @@ const bucketTimeout = 5 * time.Second
 
 // directory checks a data directory that no process has open.
 func (x *examination) directory(ctx context.Context, cfg Config, reading time.Duration) error {
-	path := filepath.Join(cfg.Dir, databaseFile)
+	path := filepath.Join(cfg.Dir, datadir.Database)
 	if info, err := os.Stat(cfg.Dir); errors.Is(err, fs.ErrNotExist) {
 		x.add(LevelWarn, checkDirectory, "service serve creates it on its first start; use --data for another directory.",
 			"%s does not exist", cfg.Dir)
@@ -162,7 +165,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	}
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		x.disk(cfg.Dir, cfg.MinFreeDisk, func(string, []any, ...any) error { return sql.ErrNoRows })
-		if err := commits.CheckOrphaned(filepath.Join(cfg.Dir, databaseFile)); err != nil {
+		if err := commits.CheckOrphaned(filepath.Join(cfg.Dir, datadir.Database)); err != nil {
 			x.add(LevelFail, checkDatabase, adviceMissing, "%v", err)
 			return nil
 		}
@@ -170,7 +173,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		if cfg.Replica != nil {
 			advice = "service serve restores it from the replica, or creates it if the replica is empty."
 		}
-		if info, err := os.Stat(filepath.Join(cfg.Dir, standbyFolder, databaseFile)); err == nil {
+		if info, err := os.Stat(filepath.Join(cfg.Dir, datadir.StandbyFolder, datadir.Database)); err == nil {
 			x.add(LevelWarn, checkDatabase, "Start it with --lease: it follows the primary, or takes over if there is none.",
 				"this directory has the copy of a standby, last changed at %s", webhook.FormatTime(info.ModTime()))
 			return nil
@@ -178,7 +181,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		x.add(LevelWarn, checkDatabase, advice, "%s does not exist", path)
 		return nil
 	}
-	if err := checkFiles(cfg.Dir); err != nil {
+	if err := datadir.CheckFiles(cfg.Dir); err != nil {
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", err)
 		return nil
 	}
@@ -188,7 +191,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		return nil
 	}
 	defer db.Close()
-	scan, each := readsOf(ctx, db)
+	scan, each := sqlite.ReadsOf(ctx, db)
 	x.disk(cfg.Dir, cfg.MinFreeDisk, scan)
 	if !x.quickCheck(ctx, db, reading) {
 		return nil
@@ -202,7 +205,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 }
 
 // saved checks what the last run left in the database about the replica and the event types.
-func (x *examination) saved(ctx context.Context, scan scanRow, each eachRow, cfg *Config) {
+func (x *examination) saved(ctx context.Context, scan sqlite.ScanRow, each sqlite.EachRow, cfg *Config) {
 	if cfg.Replica != nil {
 		var text []byte
 		_ = scan("SELECT value FROM settings WHERE name = ?", []any{verifiedSetting}, &text)
@@ -240,7 +243,7 @@ func readOnly(dir string) bool {
 
 // database checks the content of a database, with scan and each to read it. running is the clock of
 // the store that has it open, nil if none has: cfg describes what is not in the database.
-func (x *examination) database(scan scanRow, each eachRow, file *keyring.File, cfg *Config, running *clock) {
+func (x *examination) database(scan sqlite.ScanRow, each sqlite.EachRow, file *keyring.File, cfg *Config, running *clock.Clock) {
 	var version int
 	if err := scan("SELECT user_version FROM pragma_user_version", nil, &version); err != nil {
 		advice := adviceRestore
@@ -255,13 +258,13 @@ func (x *examination) database(scan scanRow, each eachRow, file *keyring.File, c
 	}
 	now := time.Now()
 	if running != nil {
-		now = running.now()
+		now = running.Now()
 	}
-	if u, err := measureUsage(scan, filepath.Join(cfg.Dir, databaseFile), now, cfg.Retention); err == nil && cfg.Retention.All > 0 {
+	if u, err := measureUsage(scan, filepath.Join(cfg.Dir, datadir.Database), now, cfg.Retention); err == nil && cfg.Retention.All > 0 {
 		x.forecast(forecast(u, diskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), now)
 	}
 	var check []byte
-	if err := scan("SELECT value FROM settings WHERE name = ?", []any{keyCheck}, &check); sqlite.NoRows(err, nil) != nil {
+	if err := scan("SELECT value FROM settings WHERE name = ?", []any{keyring.CheckPlace}, &check); sqlite.NoRows(err, nil) != nil {
 		x.add(LevelFail, checkDatabase, adviceRestore, "cannot read a setting: %v", err)
 	}
 	x.key(file, check)
@@ -275,13 +278,13 @@ func (x *examination) database(scan scanRow, each eachRow, file *keyring.File, c
 
 // clocks checks the times of a database: those of the clock running or, if that is nil, those that
 // it saved.
-func (x *examination) clocks(scan scanRow, keep Retention, running *clock, now time.Time) {
+func (x *examination) clocks(scan sqlite.ScanRow, keep Retention, running *clock.Clock, now time.Time) {
 	wall, counted := now, time.Duration(0)
 	if running != nil {
-		counted = running.counted()
+		counted = running.Counted()
 	} else {
-		saved, err := number(scan, savedClock)
-		ms, err2 := number(scan, countedTime)
+		saved, err := clock.ReadNumber(scan, clock.SavedClock)
+		ms, err2 := clock.ReadNumber(scan, clock.CountedTime)
 		if err != nil || err2 != nil || saved == 0 {
 			return // quickCheck reports errors
 		}
@@ -367,7 +370,7 @@ func (x *examination) files(dir string, key *keyring.File) {
 // isPrivate reports whether a file of the data directory contains secrets or data of the
 // service.
 func isPrivate(name string) bool {
-	for _, part := range []string{databaseFile, ".key", ".secret"} {
+	for _, part := range []string{datadir.Database, ".key", ".secret"} {
 		if strings.Contains(name, part) {
 			return true
 		}
@@ -376,8 +379,8 @@ func isPrivate(name string) bool {
 }
 
 // disk checks the free space. scan reads a row of the database, which may not exist.
-func (x *examination) disk(dir string, minFree int64, scan scanRow) {
-	room, size, err := free(dir)
+func (x *examination) disk(dir string, minFree int64, scan sqlite.ScanRow) {
+	room, size, err := durable.FreeSpace(dir)
 	if err != nil {
 		x.add(LevelWarn, checkDisk, "", "cannot determine the free space: %v", err)
 		return
@@ -458,15 +461,15 @@ func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.D
 
 // schema checks the schema version, and reports whether this binary supports it.
 func (x *examination) schema(version int) bool {
-	switch err := schema.Check("the database", version); {
+	switch err := schema.Current.Check("the database", version); {
 	case version == 0: // a crash kept the first start from creating it
 		x.add(LevelWarn, checkSchema, "service serve creates it on its next start.", "the database has no tables yet")
 	case err != nil:
 		x.add(LevelFail, checkSchema, "Follow the error message: service serve does not start with this database.", "%v", err)
 		return false
-	case version < schemaVersion:
+	case version < schema.Version:
 		x.add(LevelWarn, checkSchema, "service serve migrates it on its next start, after a copy of the database.",
-			"the database has schema %d, this binary has schema %d", version, schemaVersion)
+			"the database has schema %d, this binary has schema %d", version, schema.Version)
 	default:
 		x.ok(checkSchema, "%d, up to date", version)
 	}
@@ -545,8 +548,8 @@ func (x *examination) admins(any bool) {
 }
 
 // audit checks the hashes of the newest entries of the audit log, and what is before the first.
-func (x *examination) audit(each eachRow) {
-	entries, err := people.CheckNewestAudit(people.Each(each))
+func (x *examination) audit(each sqlite.EachRow) {
+	entries, err := people.CheckNewestAudit(each)
 	var fault *webhook.AuditFault
 	switch {
 	case errors.As(err, &fault):
@@ -564,7 +567,7 @@ func (x *examination) audit(each eachRow) {
 const adviceAudit = "Someone changed the database outside of the service. Compare with a backup or an export of the audit log."
 
 // auditMissing reports whether there are records whose creation the audit log must have.
-func (x *examination) auditMissing(each eachRow) (missing bool) {
+func (x *examination) auditMissing(each sqlite.EachRow) (missing bool) {
 	err := each("SELECT EXISTS (SELECT 1 FROM admins) OR EXISTS (SELECT 1 FROM tokens)", nil,
 		func(scan func(...any) error) error { return scan(&missing) })
 	return err == nil && missing
@@ -615,7 +618,7 @@ func (x *examination) bucket(ctx context.Context, c *Config) {
 		x.add(LevelWarn, checkReplicated, "service serve fills it.", "%s is reachable but empty", cfg.Target())
 	case err != nil:
 		advice := "Until then service serve starts without the replica and retries."
-		if _, err := os.Stat(filepath.Join(c.Dir, databaseFile)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(c.Dir, datadir.Database)); errors.Is(err, fs.ErrNotExist) {
 			advice = "Without a database, service serve does not start until it can read the replica."
 		}
 		cause := replica.CauseOf(err)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/datadir"
 	"service/store/keyring"
 	"service/store/sqlite"
 )
@@ -35,7 +36,7 @@ func TestExamineDir(t *testing.T) {
 		{name: "no change", opens: true},
 		{name: "readable directory", closed: chmod("", 0o755), want: map[string]Level{checkDirectory: LevelWarn}, detail: "mode 0755",
 			opens: true},
-		{name: "readable database", closed: chmod(databaseFile, 0o644), want: map[string]Level{checkDirectory: LevelWarn},
+		{name: "readable database", closed: chmod(datadir.Database, 0o644), want: map[string]Level{checkDirectory: LevelWarn},
 			detail: "service.db is readable", opens: true},
 		{name: "readable key", closed: chmod(keyring.FileName, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
 		{name: "missing key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyring.FileName))) },
@@ -56,12 +57,12 @@ func TestExamineDir(t *testing.T) {
 			s.writer.running = false // so that Close does not save the clock
 		}, want: map[string]Level{checkClockSaved: LevelWarn}, detail: " behind the time at which", opens: true},
 		{name: "damaged page", closed: func(t *testing.T, dir string) {
-			f, err := os.OpenFile(filepath.Join(dir, databaseFile), os.O_WRONLY, 0)
+			f, err := os.OpenFile(filepath.Join(dir, datadir.Database), os.O_WRONLY, 0)
 			must(t, err)
 			_, err = f.WriteAt([]byte(strings.Repeat("damage", 2000)), 4096)
 			must(t, errors.Join(err, f.Close()))
 		}, want: map[string]Level{checkDatabase: LevelFail}},
-		{name: "empty database", closed: func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, databaseFile), 0)) },
+		{name: "empty database", closed: func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, datadir.Database), 0)) },
 			want: map[string]Level{checkDatabase: LevelFail}, detail: "the file is empty"},
 	}
 	for _, test := range tests {

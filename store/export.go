@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/clock"
+	"service/store/datadir"
 	"service/store/keyring"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -81,7 +84,7 @@ func (s *core) writeCounts() error {
 
 // fillExport creates the file of an export, and fills it from a database.
 func (s *core) fillExport(ctx context.Context, made *ProgramExport, src string, keys []byte, part *exportPart) error {
-	f, err := durable.CreateTemp(filepath.Join(s.dir, databaseFile+".export"))
+	f, err := durable.CreateTemp(filepath.Join(s.dir, datadir.Database+".export"))
 	if err != nil {
 		return err
 	}
@@ -115,7 +118,7 @@ func (s *core) checkProgram(ctx context.Context, id string) error {
 // fill copies the program, or a part of it, from a database with everything. It reads that as of
 // one moment.
 func (x *ProgramExport) fill(ctx context.Context, src string, keys []byte, part *exportPart) (err error) {
-	db, err := sqlite.OpenPrivate(ctx, x.Path, schema)
+	db, err := sqlite.OpenPrivate(ctx, x.Path, schema.Current)
 	if err != nil {
 		return err
 	}
@@ -157,12 +160,12 @@ func (x *ProgramExport) copyTables(ctx context.Context, db *sql.DB, part *export
 	if err := createMaps(ctx, db, x.ProgramID, part); err != nil {
 		return err
 	}
-	if _, err := db.ExecContext(ctx, copyClock, countedTime, exportedAhead, savedClock); err != nil {
+	if _, err := db.ExecContext(ctx, copyClock, clock.CountedTime, exportedAhead, clock.SavedClock); err != nil {
 		return err
 	}
 	var offset int64
 	err := sqlite.NoRows(db.QueryRowContext(ctx, "SELECT CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings WHERE name = ?",
-		waitOffset).Scan(&offset), nil)
+		clock.WaitOffset).Scan(&offset), nil)
 	if err != nil {
 		return err
 	}
@@ -349,7 +352,7 @@ const mappedProbes = `iif(t.probe_log IS NULL, NULL, (SELECT json_group_array(js
 
 // columns returns the columns of the table in a database.
 func (p *programTable) columns(ctx context.Context, db *sql.DB) (names, types []string, err error) {
-	_, each := readsOf(ctx, db)
+	_, each := sqlite.ReadsOf(ctx, db)
 	err = each("SELECT name, type FROM pragma_table_info(?)", []any{p.name}, func(scan func(...any) error) error {
 		var name, kind string
 		err := scan(&name, &kind)
@@ -385,7 +388,7 @@ func (p *programTable) export(ctx context.Context, db *sql.DB, programID, condit
 
 // reencrypt encrypts the secrets of the copy with a new key, which it sets in x.
 func (x *ProgramExport) reencrypt(ctx context.Context, db *sql.DB, keys []byte) error {
-	old, err := parseKeyring(keys)
+	old, err := keyring.OfContent(keys)
 	if err != nil {
 		return err
 	}
@@ -406,24 +409,24 @@ func (x *ProgramExport) reencrypt(ctx context.Context, db *sql.DB, keys []byte) 
 			return err
 		}
 	}
-	_, err = db.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?, ?)", keyCheck, ring.NewCheck())
+	_, err = db.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?, ?)", keyring.CheckPlace, ring.NewCheck())
 	return err
 }
 
 // each replaces all secrets of a column in a private database.
 func (c *encryptedColumn) each(ctx context.Context, db *sql.DB, replace func(place string, value []byte) ([]byte, error)) error {
 	type row struct {
-		text   string
-		number int64
-		place  string
-		value  []byte
+		text       string
+		ReadNumber int64
+		place      string
+		value      []byte
 	}
-	_, each := readsOf(ctx, db)
+	_, each := sqlite.ReadsOf(ctx, db)
 	for last := (row{}); ; {
 		var some []row
-		err := each(c.next, []any{last.text, last.number, reencryptBatch}, func(scan func(...any) error) error {
+		err := each(c.next, []any{last.text, last.ReadNumber, reencryptBatch}, func(scan func(...any) error) error {
 			var r row
-			err := scan(&r.text, &r.number, &r.place, &r.value)
+			err := scan(&r.text, &r.ReadNumber, &r.place, &r.value)
 			r.value = slices.Clone(r.value)
 			some = append(some, r)
 			return err
@@ -434,7 +437,7 @@ func (c *encryptedColumn) each(ctx context.Context, db *sql.DB, replace func(pla
 				continue
 			}
 			if last.value, err = replace(last.place, last.value); err == nil {
-				_, err = db.ExecContext(ctx, c.update, last.text, last.number, last.value)
+				_, err = db.ExecContext(ctx, c.update, last.text, last.ReadNumber, last.value)
 			}
 		}
 		if err != nil || len(some) < reencryptBatch {
@@ -445,7 +448,7 @@ func (c *encryptedColumn) each(ctx context.Context, db *sql.DB, replace func(pla
 
 // usedNames returns the names of the event types that a program in a private database uses.
 func usedNames(ctx context.Context, db *sql.DB) (names []string, err error) {
-	_, each := readsOf(ctx, db)
+	_, each := sqlite.ReadsOf(ctx, db)
 	err = each(`WITH RECURSIVE n(name) AS (SELECT min(name) FROM events
 		UNION ALL SELECT (SELECT min(e.name) FROM events e WHERE e.name > n.name) FROM n WHERE n.name IS NOT NULL)
 		SELECT name FROM n WHERE name IS NOT NULL

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -39,7 +40,7 @@ const (
 
 // openPart creates the file of the parts.
 func (s *core) openPart() (*exportPart, error) {
-	f, err := durable.CreateTemp(filepath.Join(s.dir, databaseFile+".part"))
+	f, err := durable.CreateTemp(filepath.Join(s.dir, datadir.Database+".part"))
 	if err != nil {
 		return nil, err
 	}
@@ -178,12 +179,12 @@ func (m *MoveExport) live(ctx context.Context, kind partKind) (*ProgramExport, e
 		return nil, err
 	}
 	defer release()
-	x := &ProgramExport{At: m.s.clock.now().UTC(), ProgramID: m.id}
+	x := &ProgramExport{At: m.s.clock.Now().UTC(), ProgramID: m.id}
 	if err := m.s.db.Scan(ctx, "PRAGMA user_version", nil, &x.Schema); err != nil {
 		return nil, err
 	}
 	part := exportPart{path: m.part.path, kind: kind}
-	return x, m.s.fillExport(ctx, x, filepath.Join(m.s.dir, databaseFile), keys, &part)
+	return x, m.s.fillExport(ctx, x, filepath.Join(m.s.dir, datadir.Database), keys, &part)
 }
 
 // Close removes what was remembered of the parts.

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"service/store/datadir"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -158,13 +160,13 @@ const (
 )
 
 // measureUsage measures a database. Its cost does not depend on how much is stored.
-func measureUsage(scan scanRow, path string, now time.Time, keep Retention) (u Usage, err error) {
+func measureUsage(scan sqlite.ScanRow, path string, now time.Time, keep Retention) (u Usage, err error) {
 	u.At = now
-	p, err := scanPages(scan)
+	p, err := sqlite.ScanPages(scan)
 	if err != nil {
 		return u, err
 	}
-	u.File, u.Used, u.Shrinks = p.all*p.size, (p.all-p.free)*p.size, p.vacuum == incrementalVacuum
+	u.File, u.Used, u.Shrinks = p.All*p.Size, (p.All-p.Free)*p.Size, p.Vacuum == sqlite.IncrementalVacuum
 	if info, err := os.Stat(path); err == nil {
 		u.File = max(u.File, info.Size())
 	}
@@ -194,7 +196,7 @@ func measureUsage(scan scanRow, path string, now time.Time, keep Retention) (u U
 
 // rowAt returns the first row of the log that was accepted at a time or later, and when;
 // newest+1 if there is none.
-func rowAt(scan scanRow, oldest, newest int64, at time.Time) (row int64, accepted time.Time, err error) {
+func rowAt(scan sqlite.ScanRow, oldest, newest int64, at time.Time) (row int64, accepted time.Time, err error) {
 	low, high := oldest, newest+1 // rows may be missing in between
 	for row = high; low < high; {
 		middle := low + (high-low)/2
@@ -235,8 +237,8 @@ func (x *examination) forecast(f Forecast, now time.Time) {
 func (s Figures) Forecast(ctx context.Context) (Forecast, error) { return s.core.forecast(ctx) }
 
 func (s *core) forecast(ctx context.Context) (Forecast, error) {
-	scan, _ := s.reads(ctx)
-	u, err := measureUsage(scan, filepath.Join(s.dir, databaseFile), s.clock.now(), s.retention)
+	scan, _ := s.db.Reads(ctx)
+	u, err := measureUsage(scan, filepath.Join(s.dir, datadir.Database), s.clock.Now(), s.retention)
 	if err != nil {
 		return Forecast{}, err
 	}

@@ -113,7 +113,7 @@ func TestMeasureUsage(t *testing.T) {
 			u, err := measureUsage(func(query string, args []any, dest ...any) error {
 				reads++
 				return s.scanNow(query, args, dest...)
-			}, "", s.clock.now(), s.retention)
+			}, "", s.clock.Now(), s.retention)
 			must(t, err)
 			if reads > 4+2*10 { // a log of 2^10 events
 				t.Errorf("read %d rows", reads)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"service/store/certificate"
 	"service/store/people"
 	"service/webhook"
 )
@@ -52,6 +53,12 @@ func (s *Store) Audit() people.Audit { return people.Audit(s.people) }
 
 // BulkRuns returns the handle of bulk runs.
 func (s *Store) BulkRuns() BulkRuns { return BulkRuns{s.core} }
+
+// Certificates returns the certificate storage. Create one per process: two would not share their
+// locks.
+func (s *Store) Certificates() *certificate.Storage {
+	return certificate.New(s.db, s.keys, s.clock.Now)
+}
 
 // Deliveries returns the handle of deliveries.
 func (s *Store) Deliveries() Deliveries { return Deliveries{s.core} }

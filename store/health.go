@@ -102,7 +102,7 @@ func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64)
 	if alert.Failures, _, err = t.failures(sub.ID); err != nil {
 		return err
 	}
-	now := s.clock.now()
+	now := s.clock.Now()
 	var num, created int64
 	err = t.Scan(selectFailedAlert, []any{sub.ID, now.Add(-failedAlertInterval).UnixMilli()}, &num, &alert.ID, &created)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -121,7 +121,7 @@ func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64)
 
 // withdrawFailedAlert removes an alert about failed events of a subscription that waits to be sent.
 func (t *tx) withdrawFailedAlert(subscriptionID string) error {
-	since := t.s.clock.now().Add(-failedAlertDelay).UnixMilli()
+	since := t.s.clock.Now().Add(-failedAlertDelay).UnixMilli()
 	if err := t.Exec(withdrawSends, subscriptionID, since); err != nil {
 		return err
 	}

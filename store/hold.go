@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"service/store/datadir"
+	"service/store/schema"
 	"service/webhook"
 )
 
@@ -60,13 +62,13 @@ func newHold() *hold {
 // released. It is called once after Open, before anything is delivered.
 func (s Holds) Begin(ctx context.Context) error {
 	var text []byte
-	err := s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+restoredSetting+"'", nil, &text)
+	err := s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+schema.Restored+"'", nil, &text)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	var mark restoredMark
+	var mark datadir.RestoreMark
 	if err := json.Unmarshal(text, &mark); err != nil {
 		return fmt.Errorf("parse the restore marker: %w", err)
 	}
@@ -123,7 +125,7 @@ func (w Write) Release(by webhook.AuditEntry) error {
 		return webhook.NewError(webhook.CodeConflict, "Deliveries are not paused.")
 	}
 	w.t.AfterCommit(w.t.s.hold.end)
-	if err := w.t.Exec("DELETE FROM settings WHERE name = '" + restoredSetting + "'"); err != nil {
+	if err := w.t.Exec("DELETE FROM settings WHERE name = '" + schema.Restored + "'"); err != nil {
 		return err
 	}
 	return w.t.people.Record(by, webhook.ActionRestoreRelease, "", "", "")

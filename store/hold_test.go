@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -46,7 +47,7 @@ func TestHoldAfterRestore(t *testing.T) {
 	must(t, s.Close())
 
 	dir = empty()
-	restore, err := Restore(dir, true)
+	restore, err := datadir.Restore(dir, true)
 	must(t, err)
 	_, err = restore.FromReplica(t.Context(), fileReplica(t, dir, target), time.Time{})
 	must(t, err)
@@ -70,7 +71,7 @@ func TestHoldAfterRestore(t *testing.T) {
 	must(t, s.Close())
 	// A restore that sends at once ends it.
 	other := empty()
-	restore, err = Restore(other, true)
+	restore, err = datadir.Restore(other, true)
 	must(t, err)
 	restore.SendAtOnce = true
 	_, err = restore.FromReplica(t.Context(), fileReplica(t, other, paused), time.Time{})
@@ -102,14 +103,14 @@ func TestRestoredIsNewest(t *testing.T) {
 	must(t, os.Rename(snapshot.Path, kept))
 	must(t, s.Close())
 
-	r, err := Restore(from, true)
+	r, err := datadir.Restore(from, true)
 	must(t, err)
-	must(t, os.Rename(kept, filepath.Join(r.Dir(), databaseFile)))
+	must(t, os.Rename(kept, filepath.Join(r.Dir(), datadir.Database)))
 	must(t, r.MarkBackup(t.Context(), "the backup", time.Now()))
 	_, err = r.Commit()
 	must(t, err)
 	must(t, r.Close())
-	if known, err := KnownLease(t.Context(), from); err != nil || known != math.MaxInt64 {
+	if known, err := datadir.KnownLease(t.Context(), from); err != nil || known != math.MaxInt64 {
 		t.Errorf("KnownLease of restored data: got %d, %v", known, err)
 	}
 	s, held := begun(t, Config{Dir: from})

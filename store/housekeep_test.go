@@ -16,7 +16,7 @@ import (
 // when they are due.
 func insertWaiting(t *testing.T, s *Store, sub *webhook.Subscription, n int) time.Time {
 	t.Helper()
-	due := s.clock.now().UTC().Truncate(time.Millisecond).Add(time.Hour)
+	due := s.clock.Now().UTC().Truncate(time.Millisecond).Add(time.Hour)
 	publish(t, s, sub.ProgramID, sub.Events[0])
 	err := s.writer.do(func(tx *tx) error {
 		tx.w.last = 0
@@ -24,7 +24,7 @@ func insertWaiting(t *testing.T, s *Store, sub *webhook.Subscription, n int) tim
 			INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs, ping, created_at, counted_at)
 			SELECT ?2 || printf('%08d', n), ?2, (SELECT num FROM subscriptions WHERE id = ?2), ?3, 'retryable', 1, ?4, iif(n % 10 = 0, NULL, '[1]'),
 			iif(n % 10 = 0, CAST('{"id":"a","name":"ping"}' AS BLOB), NULL), ?5, ?6 FROM i`,
-			n, sub.ID, sub.ProgramID, s.clock.wait(due), s.clock.now().UnixMilli(), tx.counted())
+			n, sub.ID, sub.ProgramID, s.clock.Wait(due), s.clock.Now().UnixMilli(), tx.counted())
 	})
 	must(t, err)
 	return due

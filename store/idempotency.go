@@ -26,7 +26,7 @@ const expiredAtOnce = 8
 func (s *Store) StoredResponse(ctx context.Context, k *webhook.IdempotencyKey) (*StoredResponse, error) {
 	var a StoredResponse
 	var request, encrypted []byte
-	err := s.db.Scan(ctx, selectResponse, []any{k.TokenID, k.Key, s.clock.wait(s.clock.now())}, &request, &a.Status, &a.Location, &encrypted)
+	err := s.db.Scan(ctx, selectResponse, []any{k.TokenID, k.Key, s.clock.Wait(s.clock.Now())}, &request, &a.Status, &a.Location, &encrypted)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
@@ -46,7 +46,7 @@ func (s *Store) StoredResponse(ctx context.Context, k *webhook.IdempotencyKey) (
 // limit.
 func (w Write) StoreResponse(k *webhook.IdempotencyKey, a *StoredResponse) error {
 	s, t := w.t.s, w.t
-	now := s.clock.wait(s.clock.now())
+	now := s.clock.Wait(s.clock.Now())
 	err := t.Exec("DELETE FROM idempotency_keys WHERE rowid IN ("+selectExpired+")", now, expiredAtOnce)
 	if err != nil {
 		return err

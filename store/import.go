@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"service/store/clock"
+	"service/store/datadir"
 	"service/store/dictionary"
 	"service/store/keyring"
 	"service/store/list"
@@ -55,7 +57,7 @@ func (s Programs) ImportRoom(bytes int64) error { return s.roomFor(importCopies 
 
 // Import adds a program in small steps. Nothing of it is visible or sent until the last step,
 // which also runs the functions. If it fails, or the process ends, what it has added is erased.
-// The error is a *webhook.Error if the program exists, and wraps [ErrUnusable] if the database
+// The error is a *webhook.Error if the program exists, and wraps [datadir.ErrUnusable] if the database
 // cannot be used.
 func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (y Imported, err error) {
 	db, err := s.openExport(ctx, x)
@@ -94,7 +96,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 
 // abandonImport makes what an import has added be erased.
 func (s *core) abandonImport(programID string) error {
-	state := programState{phase: phaseErasing, at: s.clock.now()}
+	state := programState{phase: phaseErasing, at: s.clock.Now()}
 	s.programStates.set(programID, state) // even if it cannot be stored: the next process does the same
 	wake(s.housekeeping.erasures)
 	return s.writer.do(func(t *tx) error { return s.setProgramState(t, programID, state) })
@@ -147,16 +149,16 @@ type numberedPart struct {
 // open sets the export, and reads the id of the program and the dictionaries.
 func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	im.db, im.packed = db, dictionary.Set{}
-	if im.keys, err = parseKeyring(x.Key); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnusable, err)
+	if im.keys, err = keyring.OfContent(x.Key); err != nil {
+		return fmt.Errorf("%w: %w", datadir.ErrUnusable, err)
 	}
 	var check []byte
-	err = im.db.QueryRowContext(im.ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&check)
+	err = im.db.QueryRowContext(im.ctx, "SELECT value FROM settings WHERE name = ?", keyring.CheckPlace).Scan(&check)
 	if err := sqlite.NoRows(err, nil); err != nil {
 		return err
 	}
 	if !im.keys.Fits(check) {
-		return fmt.Errorf("%w: its secrets are encrypted with another key", ErrUnusable)
+		return fmt.Errorf("%w: its secrets are encrypted with another key", datadir.ErrUnusable)
 	}
 	var programs int
 	err = im.db.QueryRowContext(im.ctx, "SELECT count(*), coalesce(max(id), '') FROM programs").Scan(&programs, &im.programID)
@@ -164,7 +166,7 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 		return err
 	}
 	if programs != 1 || webhook.CheckIdentifier("id", im.programID) != nil || x.ProgramID != "" && im.programID != x.ProgramID {
-		return fmt.Errorf("%w: it is not the export of one program", ErrUnusable)
+		return fmt.Errorf("%w: it is not the export of one program", datadir.ErrUnusable)
 	}
 	if im.gate == nil {
 		im.gate = transit.New(im.programID)
@@ -172,7 +174,7 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	if err := im.readClock(); err != nil {
 		return err
 	}
-	_, each := readsOf(im.ctx, im.db)
+	_, each := sqlite.ReadsOf(im.ctx, im.db)
 	return im.packed.Read(each)
 }
 
@@ -187,7 +189,7 @@ func (im *importer) verify() error {
 		}
 		var faulty *transit.Error
 		if errors.As(err, &faulty) {
-			return fmt.Errorf("%w: %w", ErrUnusable, faulty)
+			return fmt.Errorf("%w: %w", datadir.ErrUnusable, faulty)
 		}
 		if err != nil {
 			return err
@@ -223,25 +225,25 @@ const maxClock = 200 * 365 * day
 // readClock reads the clock of the export. Its records are as old here as they were there: the wall
 // clocks of two machines may differ.
 func (im *importer) readClock() error {
-	scan, _ := readsOf(im.ctx, im.db)
+	scan, _ := sqlite.ReadsOf(im.ctx, im.db)
 	read := func(setting string) (time.Duration, error) {
-		ms, err := number(scan, setting)
+		ms, err := clock.ReadNumber(scan, setting)
 		return time.Duration(ms) * time.Millisecond, err
 	}
-	counted, err1 := read(countedTime)
+	counted, err1 := read(clock.CountedTime)
 	ahead, err2 := read(exportedAhead)
 	err := errors.Join(err1, err2)
 	var faulty *strconv.NumError
 	if errors.As(err, &faulty) || max(counted.Abs(), ahead.Abs()) > maxClock {
-		return fmt.Errorf("%w: its clock is not that of a service", ErrUnusable)
+		return fmt.Errorf("%w: its clock is not that of a service", datadir.ErrUnusable)
 	}
 	if err != nil {
 		return err
 	}
-	im.younger = im.s.clock.counted() - counted
+	im.younger = im.s.clock.Counted() - counted
 	im.ahead = ahead - im.younger
 	const saved = 2 // seconds: the clock is saved once per second, and a counted_at is rounded up
-	im.gate.At(im.s.clock.now(), wholeSeconds(counted)+saved)
+	im.gate.At(im.s.clock.Now(), clock.WholeSeconds(counted)+saved)
 	return nil
 }
 
@@ -268,7 +270,7 @@ func (im *importer) create(t *tx, rows *importRows, where string) error {
 		return webhook.NewError(webhook.CodeConflict, "The program "+im.programID+" exists "+where+" already. Delete it first, or keep it.")
 	}
 	return errors.Join(t.Exec(rows.insert, rows.all[0]...),
-		im.s.setProgramState(t, im.programID, programState{phase: phaseImporting, at: im.s.clock.now()}))
+		im.s.setProgramState(t, im.programID, programState{phase: phaseImporting, at: im.s.clock.Now()}))
 }
 
 // references are the columns of the export with ids that must not be those of another program here.
@@ -284,7 +286,7 @@ var references = []struct{ column, from, table, what string }{
 // checkForeign refuses a program with ids of another program here: of its own records, or in
 // references to some.
 func (im *importer) checkForeign() error {
-	_, each := readsOf(im.ctx, im.db)
+	_, each := sqlite.ReadsOf(im.ctx, im.db)
 	for _, r := range references {
 		var ids []string
 		look := func() error {
@@ -352,7 +354,7 @@ func (im *importer) tables() error {
 		}
 		err := im.table(table)
 		if err != nil && sqlite.IsConstraint(err) {
-			return fmt.Errorf("%w: table %s: it has a row that is here already, or that breaks a rule of the table", ErrUnusable, table.name)
+			return fmt.Errorf("%w: table %s: it has a row that is here already, or that breaks a rule of the table", datadir.ErrUnusable, table.name)
 		}
 		if err != nil {
 			return fmt.Errorf("store: import %s: %w", table.name, err)
@@ -524,7 +526,7 @@ func (im *importer) read(table *programTable, where string) (*importRows, error)
 		return nil, err
 	}
 	if len(r.all) == 0 {
-		return nil, fmt.Errorf("%w: it has no row in %s", ErrUnusable, table.name)
+		return nil, fmt.Errorf("%w: it has no row in %s", datadir.ErrUnusable, table.name)
 	}
 	return r, nil
 }
@@ -640,8 +642,8 @@ func (im *importer) insertRow(t *tx, table *programTable, r *importRows, row []a
 // queueAlert adds an alert of a program that moves, which this installation sends once the program
 // is active.
 func (im *importer) queueAlert(t *tx, r *importRows, values []any) error {
-	now := im.s.clock.now().UTC().Truncate(time.Millisecond)
-	if *r.at(values, "next_attempt_at") = im.s.clock.wait(now); !im.s.sendAlerts {
+	now := im.s.clock.Now().UTC().Truncate(time.Millisecond)
+	if *r.at(values, "next_attempt_at") = im.s.clock.Wait(now); !im.s.sendAlerts {
 		*r.at(values, "status"), *r.at(values, "next_attempt_at") = "unsent", nil
 	}
 	result, err := t.ExecResult(r.insert, values...)
@@ -652,7 +654,7 @@ func (im *importer) queueAlert(t *tx, r *importRows, values []any) error {
 	if err != nil {
 		return err
 	}
-	return t.queueSends(num, t.s.clock.wait(now))
+	return t.queueSends(num, t.s.clock.Wait(now))
 }
 
 // numbered is a table whose rows are in the order of a number, along which a time never
@@ -750,7 +752,7 @@ func (im *importer) extend() error {
 
 // convert converts a row to this installation.
 func (im *importer) convert(table *programTable, r *importRows, row []any) error {
-	offset := im.s.clock.offset().Milliseconds()
+	offset := im.s.clock.Offset().Milliseconds()
 	for _, column := range table.wait {
 		r.add(row, column, -offset)
 	}
@@ -758,7 +760,7 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 		return err
 	}
 	if _, ok := r.column["counted_at"]; ok {
-		r.add(row, "counted_at", wholeSeconds(im.younger))
+		r.add(row, "counted_at", clock.WholeSeconds(im.younger))
 	}
 	switch table.name {
 	case "tokens":
@@ -869,7 +871,7 @@ func (im *importer) reveal(table *programTable, r *importRows, row []any) error 
 		packed, _ := (*r.at(row, "json")).([]byte)
 		plain, err := im.packed.Unpack(r.text(row, "id"), packed)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrUnusable, err)
+			return fmt.Errorf("%w: %w", datadir.ErrUnusable, err)
 		}
 		*r.at(row, "json") = plain
 		return nil
@@ -881,7 +883,7 @@ func (im *importer) reveal(table *programTable, r *importRows, row []any) error 
 		}
 		plain, err := im.keys.Decrypt(encrypted, place)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrUnusable, err)
+			return fmt.Errorf("%w: %w", datadir.ErrUnusable, err)
 		}
 		*r.at(row, column) = plain
 	}

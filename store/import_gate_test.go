@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"service/store/datadir"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/store/transit"
 	"service/test/harness"
@@ -46,7 +48,7 @@ func edit(t *testing.T, x *ProgramImport, queries ...string) *ProgramImport {
 func tryEdit(t *testing.T, x *ProgramImport, queries ...string) (*ProgramImport, error) {
 	t.Helper()
 	c := copyOf(t, x)
-	db, err := sqlite.OpenPrivate(t.Context(), c.Path, schema)
+	db, err := sqlite.OpenPrivate(t.Context(), c.Path, schema.Current)
 	must(t, err)
 	err = execAll(t.Context(), db, append([]string{"PRAGMA ignore_check_constraints = ON"}, queries...)...)
 	must(t, db.Close())
@@ -129,7 +131,7 @@ func TestForgedExports(t *testing.T) {
 			"is not the one of schema"},
 		"a further table":   {[]string{"CREATE TABLE more (a)"}, "has no table more"},
 		"a further trigger": {[]string{"CREATE TRIGGER t AFTER INSERT ON events BEGIN SELECT 1; END"}, "has no trigger t"},
-		"another version":   {[]string{"PRAGMA user_version = " + fmt.Sprint(schemaVersion-1)}, "cannot be used"},
+		"another version":   {[]string{"PRAGMA user_version = " + fmt.Sprint(schema.Version-1)}, "cannot be used"},
 		"two programs": {[]string{"INSERT INTO programs (id, created_at, updated_at) VALUES ('second', 1, 1)"},
 			"not the export of one program"},
 	} {
@@ -139,7 +141,7 @@ func TestForgedExports(t *testing.T) {
 				t.Errorf("got error %v, want one with %q", err, test.want)
 			}
 			var refused *webhook.Error
-			if !errors.Is(err, ErrUnusable) && !errors.As(err, &refused) {
+			if !errors.Is(err, datadir.ErrUnusable) && !errors.As(err, &refused) {
 				t.Errorf("got %v, want one that says that the file cannot be used", err)
 			}
 			if s.programStates.of(p.id).phase != phaseActive || everythingElse(t, s, p.id) != before {

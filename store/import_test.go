@@ -9,10 +9,14 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"service/store/clock"
+	"service/store/datadir"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -124,7 +128,7 @@ func (p *filledProgram) describeSubscription(t *testing.T, s *Store, d described
 	must(t, err)
 	d.put("replays "+id, replays)
 	d.put("lost "+id, lostEvents(t, s, id))
-	now := s.clock.now()
+	now := s.clock.Now()
 	stats, err := s.Figures().Stats(t.Context(), p.id, id, StatMinute, now.Add(-time.Hour), now.Add(time.Minute))
 	must(t, err)
 	d.put("stats "+id, stats)
@@ -190,8 +194,10 @@ func TestImport(t *testing.T) {
 		"empty": func(*Store) {},
 		"with programs": func(s *Store) {
 			fillProgram(t, s, "other-program")
-			base := s.clock.base.Load()
-			s.clock.base.Store(&clockBase{wall: base.wall, offset: time.Hour})
+			hour := strconv.FormatInt(time.Hour.Milliseconds(), 10)
+			must(t, s.writer.do(func(t *tx) error { return t.Exec(schema.Set, clock.WaitOffset, []byte(hour)) }))
+			scan, _ := s.db.Reads(t.Context())
+			must(t, s.clock.Open(scan))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -409,8 +415,8 @@ func TestImportRefuses(t *testing.T) {
 		"another key":  otherKey,
 	} {
 		before := changes(t, s)
-		if _, err := s.Programs().Import(t.Context(), c); !errors.Is(err, ErrUnusable) {
-			t.Errorf("%s: got %v, want %v", name, err, ErrUnusable)
+		if _, err := s.Programs().Import(t.Context(), c); !errors.Is(err, datadir.ErrUnusable) {
+			t.Errorf("%s: got %v, want %v", name, err, datadir.ErrUnusable)
 		}
 		if after := changes(t, s); after > before+2 { // the clock
 			t.Errorf("%s: %d rows were changed", name, after-before)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/clock"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -62,9 +63,9 @@ func (in *incident) note(c *Claim, a *webhook.Attempt, now time.Time) error {
 }
 
 // noteFailed counts a delivery that failed permanently.
-func (in *incident) noteFailed(clock *clock, now, accepted time.Time) {
+func (in *incident) noteFailed(clock *clock.Clock, now, accepted time.Time) {
 	in.failed++
-	in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))
+	in.quietAt = clock.Wait(now.Add(webhook.IncidentQuiet))
 	if !accepted.IsZero() && (in.failedFrom == 0 || accepted.UnixMilli() < in.failedFrom) {
 		in.failedFrom = accepted.UnixMilli()
 	}
@@ -94,7 +95,7 @@ func (t *tx) openIncident(in *incident, programID, subscriptionID string, first 
 	if err := sqlite.NoRows(t.Scan(selectSuccessBefore, []any{subscriptionID}, &succeeded), nil); err != nil {
 		return err
 	}
-	opened := max(last, t.s.clock.now().UnixMilli())
+	opened := max(last, t.s.clock.Now().UnixMilli())
 	began := min(first.UnixMilli(), opened)
 	r, err := t.ExecResult(insertIncident, webhook.NewID(), programID, subscriptionID, opened, began,
 		sqlite.Millis(sqlite.FromMillis(succeeded)))
@@ -115,7 +116,7 @@ func (t *tx) closeIncident(in *incident, f *webhook.Failures, by webhook.Inciden
 		return nil
 	}
 	t.incidentsChanged()
-	return t.Exec(closeIncident, t.s.clock.now().UnixMilli(), t.counted(), string(by), sqlite.OrNull(string(f.Reason)), in.failed,
+	return t.Exec(closeIncident, t.s.clock.Now().UnixMilli(), t.counted(), string(by), sqlite.OrNull(string(f.Reason)), in.failed,
 		sqlite.OrNull(in.failedFrom), sqlite.OrNull(in.lastAt), sqlite.OrNull(in.lastStatus), sqlite.OrNull(in.lastError),
 		sqlite.OrNull(in.lastDelivery), f.Probes,
 		sqlite.OrNull(in.probeLog), in.num)
@@ -152,7 +153,7 @@ func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.
 	if opens {
 		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, "" // of an earlier incident
 	}
-	now := t.s.clock.now()
+	now := t.s.clock.Now()
 	in.noteFailed(t.s.clock, now, accepted)
 	in.failed += n - 1
 	if opens {
@@ -182,7 +183,7 @@ func (s *core) closeQuiet(ctx context.Context) (next time.Time, err error) {
 		var quiet sql.NullInt64
 		err := scan(&id, &quiet)
 		// Without a time: opened by a circuit breaker that has closed since.
-		switch at := s.clock.process(quiet); {
+		switch at := s.clock.Process(quiet); {
 		case !at.After(now):
 			due = append(due, id)
 		case next.IsZero() || at.Before(next):
@@ -197,7 +198,7 @@ func (s *core) closeQuiet(ctx context.Context) (next time.Time, err error) {
 	for _, id := range due {
 		errs = append(errs, s.writer.doRepeatable(func(t *tx) error {
 			f, in, err := t.failures(id)
-			if err != nil || in.num == 0 || !f.Since.IsZero() || in.quietAt > s.clock.wait(s.clock.now()) {
+			if err != nil || in.num == 0 || !f.Since.IsZero() || in.quietAt > s.clock.Wait(s.clock.Now()) {
 				return err // changed since
 			}
 			if err := t.closeIncident(&in, &f, webhook.IncidentIsQuiet); err != nil {

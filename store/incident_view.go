@@ -188,7 +188,7 @@ const selectIncidentRecovered = `SELECT count(*), count(r.delivery), max(r.at) F
 func (v *view) recovered(i *webhook.Incident) error {
 	until := i.ClosedAt
 	if i.Open() {
-		until = v.s.clock.now()
+		until = v.s.clock.Now()
 	}
 	var failed int64
 	var at sql.NullInt64
@@ -286,7 +286,7 @@ const maxResultRows = 5000
 func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 	until := i.ClosedAt
 	if i.Open() {
-		until = v.s.clock.now()
+		until = v.s.clock.Now()
 	}
 	type source struct {
 		query string

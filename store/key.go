@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,11 +12,9 @@ import (
 	"service/webhook"
 )
 
-// The settings that are encrypted, each with its name as associated data.
-const (
-	keyCheck  = keyring.CheckPlace // proves that a key is that of the database
-	cursorKey = "cursor_key"       // authenticates page cursors; random, so that cursors survive a key rotation
-)
+// cursorKey is the setting with the key that authenticates page cursors. It is random, so that cursors
+// survive a key rotation. Like [keyring.CheckPlace] it is encrypted, with its name as associated data.
+const cursorKey = "cursor_key"
 
 // openKeyring reads the keys, or creates one for a database that has none yet. It refuses a
 // database whose key is missing or wrong, since its secrets would be lost silently. It finishes
@@ -33,7 +29,7 @@ func (s *core) openKeyring(cfg *Config) error {
 	}
 	settings := make(map[string][]byte)
 	err = s.writer.do(func(t *tx) error {
-		for _, name := range []string{keyCheck, cursorKey} {
+		for _, name := range []string{keyring.CheckPlace, cursorKey} {
 			var value []byte
 			err := t.Scan("SELECT value FROM settings WHERE name = ?", []any{name}, &value)
 			if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -46,14 +42,14 @@ func (s *core) openKeyring(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	keys, err := keyring.Open(file, settings[keyCheck] != nil)
+	keys, err := keyring.Open(file, settings[keyring.CheckPlace] != nil)
 	if err != nil {
 		return err
 	}
 	if file.Exposed() {
 		s.logger.Warn("secret key is readable by every user of this machine", "file", file.Path)
 	}
-	if check := settings[keyCheck]; check != nil && !keys.Fits(check) {
+	if check := settings[keyring.CheckPlace]; check != nil && !keys.Fits(check) {
 		return keyring.Errorf("%s does not contain the key that encrypts the secrets in this database: restore the key file of this data "+
 			"directory",
 			file.Path)
@@ -66,10 +62,10 @@ func (s *core) openKeyring(cfg *Config) error {
 		s.lists.Key = make([]byte, 32)
 		rand.Read(s.lists.Key)
 	}
-	if settings[keyCheck] == nil || settings[cursorKey] == nil {
+	if settings[keyring.CheckPlace] == nil || settings[cursorKey] == nil {
 		err := s.writer.do(func(t *tx) error {
 			return errors.Join(
-				t.Exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", keyCheck, keys.NewCheck()),
+				t.Exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", keyring.CheckPlace, keys.NewCheck()),
 				t.Exec("INSERT INTO settings (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", cursorKey, keys.Encrypt(s.lists.Key, cursorKey)))
 		})
 		if err != nil {
@@ -79,28 +75,6 @@ func (s *core) openKeyring(cfg *Config) error {
 	s.keys = keys
 	s.finishRotation()
 	return nil
-}
-
-// CheckKeyFile checks the key file that the operator configured for a data directory, which may
-// not exist yet; "" is none. It changes nothing, and does not check that the key fits the
-// database. The error wraps [ErrKey].
-func CheckKeyFile(dir, name string) error {
-	_, err := os.Stat(filepath.Join(dir, databaseFile))
-	return keyring.CheckFile(dir, name, err == nil)
-}
-
-// ReadKeys returns the content of a key file for [Inspect]: of the file name, or with "" of the
-// one in a data directory. The error wraps [ErrKey], and fs.ErrNotExist if there is none.
-func ReadKeys(dir, name string) ([]byte, error) {
-	file := &keyring.File{Path: filepath.Join(dir, keyring.FileName)}
-	if name != "" {
-		file = &keyring.File{Path: name, Named: true}
-	}
-	keys, err := file.Read()
-	if err != nil {
-		return nil, err
-	}
-	return keyring.Format(keys), nil
 }
 
 // KeyRotation counts the secrets that a rotation re-encrypted.
@@ -226,7 +200,7 @@ func encryptedColumns() []encryptedColumn {
 			// Last, so that the check fits the old key as long as that is needed.
 			nil,
 			"SELECT name, 0, name, value FROM settings WHERE name > ?1 AND ?2 = 0 " +
-				"AND name IN ('" + cursorKey + "', '" + keyCheck + "') ORDER BY name LIMIT ?3",
+				"AND name IN ('" + cursorKey + "', '" + keyring.CheckPlace + "') ORDER BY name LIMIT ?3",
 			"UPDATE settings SET value = ?3 WHERE name = ?1 AND ?2 = 0",
 		},
 	}
@@ -285,9 +259,9 @@ func (s *core) reencrypt(ctx context.Context, r *KeyRotation) error {
 func (s *core) reencryptSome(t *tx, c *encryptedColumn, text string,
 	number int64) (lastText string, last int64, done, failed int, more bool, err error) {
 	type row struct {
-		text   string
-		number int64
-		value  []byte
+		text       string
+		ReadNumber int64
+		value      []byte
 	}
 	var outdated []row
 	seen := 0
@@ -295,11 +269,11 @@ func (s *core) reencryptSome(t *tx, c *encryptedColumn, text string,
 	err = t.Each(c.next, []any{text, number, reencryptBatch}, func(scan func(...any) error) error {
 		var r row
 		var place string
-		if err := scan(&r.text, &r.number, &place, &r.value); err != nil {
+		if err := scan(&r.text, &r.ReadNumber, &place, &r.value); err != nil {
 			return err
 		}
 		seen++
-		lastText, last = r.text, r.number
+		lastText, last = r.text, r.ReadNumber
 		if len(r.value) == 0 {
 			return nil // none, or removed with the subscription
 		}
@@ -318,7 +292,7 @@ func (s *core) reencryptSome(t *tx, c *encryptedColumn, text string,
 		return text, number, 0, 0, false, err
 	}
 	for _, r := range outdated {
-		if err := t.Exec(c.update, r.text, r.number, r.value); err != nil {
+		if err := t.Exec(c.update, r.text, r.ReadNumber, r.value); err != nil {
 			return text, number, 0, 0, false, err
 		}
 	}

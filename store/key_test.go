@@ -434,7 +434,7 @@ func rotateInterrupted(t *testing.T, at int, again bool) (done bool, keys int) {
 		t.Errorf("interrupted at step %d, and opened: the file has %d keys", at, len(keys))
 	}
 	// The key in the file is sufficient.
-	if _, old, err := s.keys.DecryptWith([]byte(blobs(t, s)["settings.value key_check"][0]), keyCheck); err != nil || old != 0 {
+	if _, old, err := s.keys.DecryptWith([]byte(blobs(t, s)["settings.value key_check"][0]), keyring.CheckPlace); err != nil || old != 0 {
 		t.Errorf("interrupted at step %d: the check is encrypted with key %d, %v", at, old, err)
 	}
 	s.Close()

@@ -4,21 +4,19 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"math"
 	"strconv"
 
+	"service/store/datadir"
 	"service/store/replica"
+	"service/store/schema"
 	"service/webhook"
 )
-
-// leaseSetting is the setting with the lease generation under which the data was last written.
-const leaseSetting = "lease"
 
 // WrittenGeneration returns the lease generation under which the data was last written, even if
 // the data was restored; 0 for none.
 func (s Replica) WrittenGeneration(ctx context.Context) (generation int64, err error) {
 	var text []byte
-	err = s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+leaseSetting+"'", nil, &text)
+	err = s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+schema.Lease+"'", nil, &text)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, nil
 	} else if err != nil {
@@ -27,25 +25,21 @@ func (s Replica) WrittenGeneration(ctx context.Context) (generation int64, err e
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// NewestData is the generation of data that is known to be the newest, such as what was just
-// restored.
-const NewestData = math.MaxInt64
-
 // Generation returns the lease generation under which the data was last written, 0 for
 // none, for [replica.Lease.Acquire]. Data that was just restored is the newest and returns
-// [NewestData].
+// [datadir.NewestData].
 func (s Replica) Generation(ctx context.Context) (generation int64, err error) {
 	err = s.writer.do(func(t *tx) error {
 		var text []byte
-		err := t.Scan("SELECT value FROM settings WHERE name = '"+newestSetting+"'", nil, &text)
+		err := t.Scan("SELECT value FROM settings WHERE name = '"+schema.RestoredNewest+"'", nil, &text)
 		if err == nil {
-			generation = NewestData
+			generation = datadir.NewestData
 			return nil
 		}
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
-		err = t.Scan("SELECT value FROM settings WHERE name = '"+leaseSetting+"'", nil, &text)
+		err = t.Scan("SELECT value FROM settings WHERE name = '"+schema.Lease+"'", nil, &text)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		} else if err != nil {
@@ -71,11 +65,10 @@ func (s Replica) Fence(generation int64, l Lease) error { return s.fence(generat
 
 func (s *core) fence(generation int64, l Lease) error {
 	err := s.writer.do(func(t *tx) error {
-		if err := t.Exec("DELETE FROM settings WHERE name = '" + newestSetting + "'"); err != nil {
+		if err := t.Exec("DELETE FROM settings WHERE name = '" + schema.RestoredNewest + "'"); err != nil {
 			return err
 		}
-		return t.Exec("INSERT INTO settings (name, value) VALUES ('"+leaseSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1",
-			[]byte(strconv.FormatInt(generation, 10)))
+		return t.Exec(schema.Set, schema.Lease, []byte(strconv.FormatInt(generation, 10)))
 	})
 	if err != nil {
 		return err

@@ -301,7 +301,7 @@ func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID strin
 		f.Binds[name] = sqlite.JSON(shortIDs(q.Filters[name]))
 	}
 	due := q.Ranges["next_attempt_at"]
-	f.Binds["next_attempt_at_from"], f.Binds["next_attempt_at_to"] = s.clock.waitOrNull(due.From), s.clock.waitOrNull(due.To)
+	f.Binds["next_attempt_at_from"], f.Binds["next_attempt_at_to"] = s.clock.WaitOrNull(due.From), s.clock.WaitOrNull(due.To)
 	if responses := responsesOf(q); responses != nil {
 		f.Binds["response_status"] = "[" + strings.Join(responses, ",") + "]"
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/store/datadir"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -277,7 +278,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	send(differsDesc, prometheus.GaugeValue, differs.Seconds(), err)
 
 	// Stat does not open the file, so SQLite's locks are safe.
-	path := filepath.Join(s.dir, databaseFile)
+	path := filepath.Join(s.dir, datadir.Database)
 	for file, d := range map[string]*prometheus.Desc{path: databaseDesc, path + "-wal": walDesc} {
 		info, err := os.Stat(file)
 		size := int64(0)
@@ -288,7 +289,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	f, err := s.Figures().Forecast(ctx)
 	if f.Full {
-		f.FullAt = s.clock.now()
+		f.FullAt = s.clock.Now()
 	}
 	send(usedDesc, prometheus.GaugeValue, float64(f.Copy), err)
 	send(forecastDesc, prometheus.GaugeValue, float64(f.Size), err)

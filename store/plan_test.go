@@ -3,6 +3,7 @@ package store
 import (
 	"testing"
 
+	"service/store/record"
 	"service/store/sqlite/sqlitetest"
 )
 
@@ -12,8 +13,7 @@ var queryPlans = []struct {
 	args  int
 	want  string // part of the plan
 }{
-	{"SELECT " + tokenColumns + " FROM tokens WHERE hash = ?", 1, "USING INDEX sqlite_autoindex_tokens_2"},
-	{selectCertificateFiles, 3, "sqlite_autoindex_certificate_files_1 (path>? AND path<?)"},
+	{"SELECT " + record.TokenColumns + " FROM tokens WHERE hash = ?", 1, "USING INDEX sqlite_autoindex_tokens_2"},
 	{selectResponse, 3, "sqlite_autoindex_idempotency_keys_1"},
 	{selectExpired, 2, "idempotency_keys_by_expiry"},
 	{"SELECT seq, received_at FROM events WHERE program_id = ? ORDER BY seq DESC LIMIT 1", 1, "events_by_seq"},

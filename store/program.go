@@ -112,7 +112,7 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields,
 	if err := w.t.use(id, ""); err != nil {
 		return p, nil, err
 	}
-	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	p, err = w.Get(id)
 	var e *webhook.Error
 	var old webhook.Program
@@ -218,7 +218,7 @@ const (
 // Statistics returns the statistics of programs, with the same number of queries for one as for
 // a hundred.
 func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*webhook.ProgramStatistics, error) {
-	now := s.clock.now()
+	now := s.clock.Now()
 	from := now.Truncate(StatHour).Add(-23 * StatHour)
 	all := make(map[string]*webhook.ProgramStatistics, len(ids))
 	for _, id := range ids {
@@ -311,7 +311,7 @@ func (c *programCache) forget(id string) {
 // CreatePortalLink creates a link to the portal of a program, see [people.Writes.CreatePortalLink].
 // The error is a *webhook.Error if n is invalid, or the program does not exist or cannot be used.
 func (w ProgramWrites) CreatePortalLink(n webhook.NewPortalLink, by webhook.AuditEntry) (l webhook.PortalLink, code string, err error) {
-	if err := webhook.Invalid(n.Check(w.t.s.clock.now())...); err != nil {
+	if err := webhook.Invalid(n.Check(w.t.s.clock.Now())...); err != nil {
 		return l, "", err
 	}
 	if err := w.t.use(n.ProgramID, ""); err != nil {

@@ -41,11 +41,11 @@ func moveTokenPlace(programID string) string { return "move token of " + program
 
 // CheckMovable returns the error of [MoveWrites.Begin], before anything is copied.
 func (s Programs) CheckMovable(ctx context.Context, programID string) error {
-	scan, _ := s.reads(ctx)
+	scan, _ := s.db.Reads(ctx)
 	return checkMovable(programID, s.use, scan)
 }
 
-func checkMovable(programID string, use func(programID, record string) error, scan scanRow) error {
+func checkMovable(programID string, use func(programID, record string) error, scan sqlite.ScanRow) error {
 	if err := use(programID, ""); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (w MoveWrites) Begin(programID, moveID string, to *MoveTarget) error {
 	if err := checkMovable(programID, t.use, t.Scan); err != nil {
 		return err
 	}
-	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	now := s.clock.Now().UTC().Truncate(time.Millisecond)
 	const insert = "INSERT OR REPLACE INTO program_moves (program_id, direction, id, url, ca, token, began_at) " +
 		"VALUES (?, 'out', ?, ?, ?, ?, ?)"
 	err := t.Exec(insert, programID, moveID, to.URL, to.CA, s.keys.Encrypt([]byte(to.Token), moveTokenPlace(programID)), now.UnixMilli())
@@ -122,7 +122,7 @@ func (w MoveWrites) Complete(programID, moveID string) error {
 	if err != nil {
 		return err
 	}
-	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	return w.t.s.setProgramState(w.t, programID, programState{phase: phaseMoved, at: now, out: state.out})
 }
 
@@ -134,7 +134,7 @@ func (w MoveWrites) Activated(programID, moveID string) error {
 	if err != nil || state.phase != phaseMoved {
 		return err
 	}
-	now := w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	now := w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	state.phase = phaseLeaving
 	const update = "UPDATE program_moves SET activated_at = ?, token = NULL WHERE program_id = ? AND direction = 'out'"
 	return errors.Join(w.t.Exec(update, now.UnixMilli(), programID), w.t.s.setProgramState(w.t, programID, state))

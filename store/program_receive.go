@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"service/store/datadir"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -74,7 +76,7 @@ func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) 
 
 // openExport opens the database of an export, for reading.
 func (s Programs) openExport(ctx context.Context, x *ProgramImport) (*sql.DB, error) {
-	return sqlite.OpenForeign(ctx, x.Path, schema, ErrUnusable)
+	return sqlite.OpenForeign(ctx, x.Path, schema.Current, datadir.ErrUnusable)
 }
 
 func (r *Reception) first(ctx context.Context) error {
@@ -202,7 +204,7 @@ func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func
 // arrive makes the program complete but inactive.
 func (r *Reception) arrive(w Write) error {
 	s, t, id := w.t.s, w.t, r.im.programID
-	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	now := s.clock.Now().UTC().Truncate(time.Millisecond)
 	state := programState{phase: phaseArriving, at: now, in: r.moveID, out: t.state(id).out}
 	return errors.Join(
 		t.Exec("INSERT OR REPLACE INTO program_moves (program_id, direction, id, url, ca, began_at) VALUES (?, 'in', ?, '', '', ?)",
@@ -259,7 +261,7 @@ func (w MoveWrites) Activate(programID, moveID string) (activated bool, err erro
 	t.AfterCommit(func() { s.housekeeping.pruneProgram(programID) }) // the source may have pruned responses that are here
 	return true, errors.Join(
 		t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
-		t.Exec("UPDATE program_moves SET activated_at = ? WHERE program_id = ? AND direction = 'in'", s.clock.now().UnixMilli(), programID),
+		t.Exec("UPDATE program_moves SET activated_at = ? WHERE program_id = ? AND direction = 'in'", s.clock.Now().UnixMilli(), programID),
 		s.setProgramState(t, programID, programState{}), t.notifyQueues(programID))
 }
 
@@ -271,7 +273,7 @@ func (w MoveWrites) Abandon(programID, moveID string) (abandoned bool, err error
 	if state.phase != phaseArriving || state.in != moveID {
 		return false, nil
 	}
-	next := programState{phase: phaseErasing, at: s.clock.now()}
+	next := programState{phase: phaseErasing, at: s.clock.Now()}
 	if state.out.id != "" {
 		next = programState{phase: phaseLeaving, at: state.at, out: state.out}
 	}

@@ -83,7 +83,7 @@ func TestPhases(t *testing.T) {
 func enterPhase(t *testing.T, s *Store, id string, next phase) {
 	t.Helper()
 	must(t, s.writer.do(func(t *tx) error {
-		state := programState{phase: next, at: s.clock.now(), out: t.state(id).out}
+		state := programState{phase: next, at: s.clock.Now(), out: t.state(id).out}
 		var err error
 		switch next {
 		case phaseMoving:

@@ -130,7 +130,7 @@ func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 		var due, ping sql.NullInt64
 		err := scan(&id, &due, &ping)
 		if q := byID[id]; q != nil {
-			q.NextDue, q.NextPing = s.clock.process(due), s.clock.process(ping)
+			q.NextDue, q.NextPing = s.clock.Process(due), s.clock.Process(ping)
 		}
 		return err
 	})
@@ -184,11 +184,11 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.SizeBound.LearnedAt = s.clock.process(learned)
+	q.SizeBound.LearnedAt = s.clock.Process(learned)
 	q.Seen, q.MaxPerSecond, q.Failing = q.Cursor, rate.Float64, q.Status == webhook.HealthFailing
 	if q.Failing && probe.Valid {
 		// The next commit shifts the stored time by this jump.
-		q.NextProbe = s.clock.processAt(sqlite.FromMillis(probe).Add(s.clock.jump()))
+		q.NextProbe = s.clock.ProcessAt(sqlite.FromMillis(probe).Add(s.clock.Jump()))
 	}
 	if authorization != nil {
 		plain, err := s.keys.Decrypt(authorization, "authorization_header of "+q.SubscriptionID)
@@ -306,7 +306,7 @@ func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error 
 // fillOldSecrets reads the replaced secrets that have not expired. A queue with a secret that
 // cannot be decrypted becomes unusable.
 func (s Queues) fillOldSecrets(ctx context.Context, queues map[string]*Queue, which string, args []any) error {
-	args = append(args[:len(args):len(args)], s.clock.wait(s.clock.now()))
+	args = append(args[:len(args):len(args)], s.clock.Wait(s.clock.Now()))
 	return s.db.Each(ctx,
 		"SELECT subscription_id, secret, expires_at FROM old_signing_secrets WHERE "+which+" AND expires_at > ? "+
 			"ORDER BY subscription_id, expires_at DESC", args, func(scan func(...any) error) error {
@@ -325,7 +325,7 @@ func (s Queues) fillOldSecrets(ctx context.Context, queues map[string]*Queue, wh
 				q.Unusable = err
 				return nil
 			}
-			q.Secrets, q.Expiry = append(q.Secrets, plain), append(q.Expiry, s.clock.process(expires))
+			q.Secrets, q.Expiry = append(q.Secrets, plain), append(q.Expiry, s.clock.Process(expires))
 			return err
 		})
 }
@@ -342,7 +342,7 @@ func (q *Queue) SigningSecrets(now time.Time) []webhook.SigningSecret {
 func (s Queues) nextDue(ctx context.Context, query, subscriptionID string) (time.Time, error) {
 	var next sql.NullInt64
 	err := s.db.Scan(ctx, query, []any{subscriptionID}, &next)
-	return s.clock.process(next), err
+	return s.clock.Process(next), err
 }
 
 // logRun is a part of the log that one delivery can carry.
@@ -798,8 +798,8 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		if err := t.checkRevision(cr.Queue, &c); err != nil {
 			return err
 		}
-		now := s.clock.now()
-		until := s.clock.wait(now)
+		now := s.clock.Now()
+		until := s.clock.Wait(now)
 		if cr.Probe || cr.BeforeDue {
 			until = math.MaxInt64
 		}
@@ -816,7 +816,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 			return err
 		}
 		// In AfterCommit, before another commit can shift the stored time by a clock jump.
-		t.AfterCommit(func() { due = s.clock.process(next) })
+		t.AfterCommit(func() { due = s.clock.Process(next) })
 		return t.Scan(selectNext, []any{subscriptionID}, &next)
 	})
 	if err == nil && stale {
@@ -937,7 +937,7 @@ type Recorded struct {
 // subscription's health by policy. If the subscription was deleted in between, a delivery that
 // would be retried fails instead. Record returns the step that applies.
 func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) (Recorded, error) {
-	now := s.clock.now()
+	now := s.clock.Now()
 	var r Recorded
 	err := s.writer.DoRepeatable(func(*sqlite.Tx) error {
 		t := &s.writer.tx
@@ -1053,7 +1053,7 @@ func (t *tx) finishAttempt(c *Claim, a *webhook.Attempt, step webhook.Step) erro
 	}
 	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, counted_at = "+
 		"coalesce(?, counted_at), response_status = ?, error = ?, claimed_at = NULL, first_byte_us = NULL WHERE num = ?",
-		string(step.Status), reason, t.s.clock.stored(step.NextAttemptAt), completed, counted, status, code, num)
+		string(step.Status), reason, t.s.clock.Stored(step.NextAttemptAt), completed, counted, status, code, num)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("store: delivery %d does not exist", num)
 	}

@@ -117,7 +117,7 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 	if !sub.Active {
 		return r, notActive()
 	}
-	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	now := s.clock.Now().UTC().Truncate(time.Millisecond)
 	r.Replay = webhook.Replay{
 		ID: webhook.NewID(), SubscriptionID: subscriptionID, ProgramID: programID,
 		Only: f.Only, From: f.From, To: f.To, Events: f.Events, Status: webhook.ReplayRunning, CreatedAt: now,
@@ -214,7 +214,7 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.Au
 	if r.Status != webhook.ReplayRunning {
 		return r.Replay, webhook.NewError(webhook.CodeConflict, "The replay is no longer running: its status is "+string(r.Status)+".")
 	}
-	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	now := s.clock.Now().UTC().Truncate(time.Millisecond)
 	r.Status, r.CompletedAt = webhook.ReplayCancelled, now
 	err = t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ?, counted_at = ? WHERE id = ?", now.UnixMilli(), t.counted(), id)
 	if err != nil {
@@ -343,7 +343,7 @@ func (s Queues) replayBatch(ctx context.Context, r *replayCursor, count, size in
 // fitting reads the first of some events that together have at most size bytes, but at least one
 // if there is one, and returns their seqs. The error is [ErrStale] if retention removed one of them.
 func (s Queues) fitting(ctx context.Context, programID string, seqs []int64, size int) (c carried, fit []int64, err error) {
-	read, _ := s.reads(ctx)
+	read, _ := s.db.Reads(ctx)
 	for {
 		if c, err = s.eventBodies(read, programID, seqs); err != nil {
 			if errors.Is(err, errGone) {
@@ -373,7 +373,7 @@ func (t *tx) advanceReplay(r *replayCursor, b *replayBatch, q *Queue) (more bool
 	}
 	status, completed, counted := webhook.ReplayRunning, any(nil), any(nil)
 	if b.after == r.until {
-		status, completed, counted = webhook.ReplayDone, t.s.clock.now().UnixMilli(), t.counted()
+		status, completed, counted = webhook.ReplayDone, t.s.clock.Now().UnixMilli(), t.counted()
 		running--
 	}
 	n, err := t.Affected("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, "+

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/datadir"
 	"service/store/keyring"
 	"service/store/replica"
 	"service/store/sqlite"
@@ -123,7 +124,7 @@ var _ io.Writer = writerFunc(nil)
 
 // restored restores a replica into a new data directory with the key of another one, and opens
 // it.
-func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*Store, Restored) {
+func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*Store, datadir.Restored) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
 	y, _, err := restoreInto(dir, from, at, false)
@@ -144,8 +145,8 @@ func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*
 }
 
 // restoreInto restores a data directory from a replica.
-func restoreInto(dir string, from *replica.Config, at time.Time, force bool) (y Restored, aside string, err error) {
-	r, err := Restore(dir, force)
+func restoreInto(dir string, from *replica.Config, at time.Time, force bool) (y datadir.Restored, aside string, err error) {
+	r, err := datadir.Restore(dir, force)
 	if err != nil {
 		return y, "", err
 	}
@@ -222,11 +223,11 @@ func TestRestoreMissing(t *testing.T) {
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, databaseFile)
+	path := filepath.Join(dir, datadir.Database)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(dir, commitsFile)); err != nil { // otherwise the WAL may have the newest commits
+	if err := os.Remove(filepath.Join(dir, datadir.Commits)); err != nil { // otherwise the WAL may have the newest commits
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path+"-wal", []byte("a log of another database"), 0o600); err != nil {
@@ -245,7 +246,7 @@ func TestRestoreMissing(t *testing.T) {
 		t.Errorf("after another restore: got %d events, want 2", n)
 	}
 
-	if err := errors.Join(os.Remove(path), os.Remove(filepath.Join(dir, commitsFile))); err != nil {
+	if err := errors.Join(os.Remove(path), os.Remove(filepath.Join(dir, datadir.Commits))); err != nil {
 		t.Fatal(err)
 	}
 	unreachable := readReplica(t,
@@ -282,8 +283,8 @@ func TestReplicaRestoreRefuses(t *testing.T) {
 	if err := r.close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := restoreInto(dir, cfg, time.Time{}, false); !errors.Is(err, ErrNotEmpty) {
-		t.Errorf("existing database: got %v, want %v", err, ErrNotEmpty)
+	if _, _, err := restoreInto(dir, cfg, time.Time{}, false); !errors.Is(err, datadir.ErrNotEmpty) {
+		t.Errorf("existing database: got %v, want %v", err, datadir.ErrNotEmpty)
 	}
 	before := time.Now().Add(-time.Hour)
 	if _, _, err := restoreInto(dir, cfg, before, true); !errors.Is(err, replica.ErrEmpty) {
@@ -324,7 +325,7 @@ func TestRestoreForced(t *testing.T) {
 	if n := events(t, s); n != 1 {
 		t.Errorf("got %d events, want 1", n)
 	}
-	db, err := sqlite.OpenReadOnly(filepath.Join(aside, databaseFile))
+	db, err := sqlite.OpenReadOnly(filepath.Join(aside, datadir.Database))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,6 +356,20 @@ func TestPointInTime(t *testing.T) {
 		}
 		if y.State.After(at) {
 			t.Errorf("got a state of %s, want one before %s", y.State, at)
+		}
+	}
+}
+
+// takeAway makes a replica in a directory fail until back is called.
+func takeAway(t *testing.T, target string) (back func()) {
+	t.Helper()
+	if err := errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := errors.Join(os.Remove(target), os.Rename(target+".away", target)); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

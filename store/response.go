@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -160,7 +161,7 @@ func (t *tx) noteTrimming(subscriptionID string, half bool) error {
 	if !half {
 		return t.Exec("DELETE FROM settings WHERE name = '" + trimmingSetting + "'")
 	}
-	return t.Exec("INSERT INTO settings (name, value) VALUES ('"+trimmingSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1",
+	return t.Exec(schema.Set, trimmingSetting,
 		[]byte(subscriptionID))
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"service/store/clock"
 	"service/store/people"
 	"service/store/sqlite"
 	"service/webhook"
@@ -50,7 +51,7 @@ func (a *Swept) add(b Swept) {
 }
 
 // Retain periodically removes records older than keep.All, in small steps, until ctx
-// ends. Their age is measured by the time that retention counts, see [clock]:
+// ends. Their age is measured by the time that retention counts, see [clock.Clock]:
 //
 //   - A delivery is removed with its attempts when it completed that long ago. One that
 //     has been pending for so long first fails as expired.
@@ -477,7 +478,7 @@ func (w *sweep) pendingLosses(programID string, after, to int64) (losses []pendi
 // skip moves cursors to a seq, and returns those that were still where they were read. The
 // others have moved on or are deleted.
 func (w *sweep) skip(t *tx, losses []pendingLoss, to int64) (skipped []pendingLoss, err error) {
-	now := w.s.clock.now().UnixMilli()
+	now := w.s.clock.Now().UnixMilli()
 	for _, l := range losses {
 		n, err := t.Affected(skipLost, to, l.id, l.cursor)
 		if err != nil {
@@ -500,7 +501,7 @@ func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	for id := range lost {
 		err := w.s.writer.do(func(t *tx) error {
 			var alerted bool
-			since := wholeSeconds(w.s.clock.counted() - lossAlertInterval)
+			since := clock.WholeSeconds(w.s.clock.Counted() - lossAlertInterval)
 			if err := t.Scan(selectAlerted, []any{id, string(webhook.AlertLost), since}, &alerted); err != nil || alerted {
 				return err
 			}
@@ -538,7 +539,7 @@ const (
 // records.
 func (w *sweep) stats() error {
 	old := w.old.seconds()
-	minutes := max(old, wholeSeconds(w.s.clock.counted()-minutesFor))
+	minutes := max(old, clock.WholeSeconds(w.s.clock.Counted()-minutesFor))
 	if err := w.steps.remove(w.ctx, removeStats, StatMinute.Milliseconds(), minutes); err != nil {
 		return err
 	}
@@ -547,7 +548,7 @@ func (w *sweep) stats() error {
 
 // rest removes all other kinds of records.
 func (w *sweep) rest() error {
-	now, old := w.s.clock.wait(w.s.clock.now()), w.old.seconds()
+	now, old := w.s.clock.Wait(w.s.clock.Now()), w.old.seconds()
 	for _, part := range []struct {
 		find   string // selects the keys of the records to remove
 		edge   int64

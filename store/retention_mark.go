@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"errors"
 	"math"
+	"time"
+
+	"service/store/clock"
 	"service/store/list"
 	"service/store/sqlite"
-	"time"
 )
 
 // marks is how many marks there are in the time that something is kept: it is removed late by at
@@ -42,7 +44,7 @@ type cutoff struct {
 }
 
 // seconds returns the highest counted_at of an old record.
-func (c *cutoff) seconds() int64 { return -wholeSeconds(-c.counted) }
+func (c *cutoff) seconds() int64 { return -clock.WholeSeconds(-c.counted) }
 
 // imported returns the time before which the rows of an imported range are old, by their own times.
 func (c *cutoff) imported(r *list.ImportedRange) int64 { return c.counted.Milliseconds() + r.Ahead }
@@ -79,7 +81,7 @@ const (
 // makes a commit, a jump of the wall clock is recorded even if the service is idle.
 func (s *core) look(keep Retention) (all, delivered, audit cutoff, err error) {
 	err = s.writer.do(func(t *tx) (err error) {
-		counted := s.clock.counted()
+		counted := s.clock.Counted()
 		if err := t.mark(counted, keep.delivered()/marks); err != nil {
 			return err
 		}
@@ -109,7 +111,7 @@ func (t *tx) mark(counted, interval time.Duration) error {
 	if err != nil || !last.at.IsZero() && counted-last.counted < max(interval, time.Millisecond) {
 		return err
 	}
-	return t.Exec(insertMark, counted.Milliseconds(), t.s.clock.now().UnixMilli())
+	return t.Exec(insertMark, counted.Milliseconds(), t.s.clock.Now().UnixMilli())
 }
 
 // markAt returns the newest mark up to a counted time in milliseconds; zero if there is none.
@@ -126,7 +128,7 @@ func (t *tx) cutoff(counted, keep time.Duration) (c cutoff, err error) {
 	c.counted = counted - keep
 	c.mark, err = t.markAt(c.counted.Milliseconds())
 	if c.before = c.mark.at; c.before.IsZero() {
-		c.before = t.s.clock.now().Add(-keep)
+		c.before = t.s.clock.Now().Add(-keep)
 	}
 	return c, err
 }
@@ -135,12 +137,13 @@ func (t *tx) cutoff(counted, keep time.Duration) (c cutoff, err error) {
 // counts, since the mark that is one retention old, else the oldest, and when that was; zero if there
 // is no mark.
 func (s *core) clockDifference(ctx context.Context) (more time.Duration, since time.Time, err error) {
-	scan, _ := s.reads(ctx)
-	return clockDifference(scan, s.clock.now(), s.clock.counted(), s.retention)
+	scan, _ := s.db.Reads(ctx)
+	return clockDifference(scan, s.clock.Now(), s.clock.Counted(), s.retention)
 }
 
 // clockDifference is that of a store that is not open, for the last times that it saved.
-func clockDifference(scan scanRow, wall time.Time, counted time.Duration, keep Retention) (more time.Duration, since time.Time, err error) {
+func clockDifference(scan sqlite.ScanRow, wall time.Time, counted time.Duration,
+	keep Retention) (more time.Duration, since time.Time, err error) {
 	var then, at int64
 	err = scan(selectMarkSince, []any{(counted - keep.All).Milliseconds()}, &then, &at)
 	if err != nil {
@@ -151,4 +154,4 @@ func clockDifference(scan scanRow, wall time.Time, counted time.Duration, keep R
 }
 
 // counted returns the counted_at of what is created or completed now.
-func (t *tx) counted() int64 { return wholeSeconds(t.s.clock.counted()) }
+func (t *tx) counted() int64 { return clock.WholeSeconds(t.s.clock.Counted()) }

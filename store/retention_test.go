@@ -52,7 +52,7 @@ func olderThan(t testing.TB, s *Store, at time.Time) cutoff {
 	t.Helper()
 	const newest = "SELECT coalesce(max(%[2]s), 0) FROM %[1]s WHERE %[3]s < ? AND NOT EXISTS (SELECT 1 FROM imported_ranges r " +
 		"WHERE r.of_table = '%[1]s' AND %[2]s BETWEEN r.first AND r.last)"
-	c := cutoff{counted: s.clock.counted() - s.clock.now().Sub(at), before: at}
+	c := cutoff{counted: s.clock.Counted() - s.clock.Now().Sub(at), before: at}
 	for query, n := range map[string]*int64{
 		fmt.Sprintf(newest, "deliveries", "num", "created_at"): &c.mark.delivery,
 		fmt.Sprintf(newest, "events", "rowid", "received_at"):  &c.mark.event,

@@ -3,7 +3,6 @@ package store
 import (
 	"crypto/sha256"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,37 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"service/store/datadir"
 	"service/store/replica"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
-
-// digestFile has a line for the newest schema: its version and the SHA-256 of schema.sql.
-const digestFile = "testdata/schema.sha256"
-
-// The schema version increases with every change of schema.sql, so that no two schemas have the
-// same version.
-func TestSchemaVersion(t *testing.T) {
-	golden, err := os.ReadFile(digestFile)
-	must(t, err)
-	version, digest, ok := strings.Cut(strings.TrimSpace(string(golden)), " ")
-	known, err := strconv.Atoi(version)
-	if !ok || err != nil {
-		t.Fatalf("%s: got %q, want a version and a digest", digestFile, golden)
-	}
-	sum := sha256.Sum256([]byte(schemaScript))
-	got := hex.EncodeToString(sum[:])
-	switch {
-	case got == digest && schemaVersion == known:
-	case got == digest:
-		t.Errorf("schemaVersion (engine.go) is %d, but schema.sql is that of version %d", schemaVersion, known)
-	case schemaVersion <= known:
-		t.Errorf("schema.sql has changed since version %d: raise schemaVersion (engine.go) to %d, and then write %q to %s. "+
-			"See docs/decisions/0056-one-schema.md.", known, known+1, strconv.Itoa(known+1)+" "+got, digestFile)
-	default:
-		t.Errorf("write %q to %s", strconv.Itoa(schemaVersion)+" "+got, digestFile)
-	}
-}
 
 // TestTokensOfTheInstallation checks that the schema has tokens without a program for two scopes
 // only, each alone, and no platform token in a program.
@@ -58,7 +32,7 @@ func TestTokensOfTheInstallation(t *testing.T) {
 		{"acme", "events.read platform", false},
 	} {
 		err := s.Write(t.Context(), func(w Write) error {
-			if err := w.t.ensureProgram("acme", w.t.s.clock.now()); err != nil {
+			if err := w.t.ensureProgram("acme", w.t.s.clock.Now()); err != nil {
 				return err
 			}
 			hash := sha256.Sum256([]byte(webhook.NewID()))
@@ -83,11 +57,11 @@ func setSchema(t *testing.T, path string, version int) {
 // are those of newer ones. Nothing is changed.
 func TestUnsupportedSchema(t *testing.T) {
 	for version, want := range map[int]string{
-		1:  "has schema 1 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schemaVersion) + " on: ",
-		30: "has schema 30 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schemaVersion) + " on: ",
-		99: "has schema 99 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schemaVersion) + " on: ",
-		schemaVersion + 1: "has schema " + strconv.Itoa(schemaVersion+1) + ", but this binary supports schemas up to " +
-			strconv.Itoa(schemaVersion) + ": use a newer binary",
+		1:  "has schema 1 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schema.Version) + " on: ",
+		30: "has schema 30 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schema.Version) + " on: ",
+		99: "has schema 99 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schema.Version) + " on: ",
+		schema.Version + 1: "has schema " + strconv.Itoa(schema.Version+1) + ", but this binary supports schemas up to " +
+			strconv.Itoa(schema.Version) + ": use a newer binary",
 	} {
 		t.Run(strconv.Itoa(version), func(t *testing.T) {
 			dir, target := t.TempDir(), t.TempDir()
@@ -98,7 +72,7 @@ func TestUnsupportedSchema(t *testing.T) {
 			made, err := s.Snapshot(t.Context(), 1)
 			must(t, err)
 			must(t, s.Close())
-			path := filepath.Join(dir, databaseFile)
+			path := filepath.Join(dir, datadir.Database)
 			for _, of := range []string{path, made.Path, export.Path} {
 				setSchema(t, of, version)
 			}
@@ -109,9 +83,9 @@ func TestUnsupportedSchema(t *testing.T) {
 					t.Errorf("%s: got %v", what, err)
 				}
 			}
-			_, err = Inspect(t.Context(), made.Path, made.Keys)
-			if reject("backup verify, and restore from a backup", err); !errors.Is(err, ErrUnusable) {
-				t.Errorf("got %v, want %v", err, ErrUnusable)
+			_, err = datadir.Inspect(t.Context(), made.Path, made.Keys)
+			if reject("backup verify, and restore from a backup", err); !errors.Is(err, datadir.ErrUnusable) {
+				t.Errorf("got %v, want %v", err, datadir.ErrUnusable)
 			}
 			here := openDir(t, t.TempDir())
 			_, err = here.Programs().Import(t.Context(), &ProgramImport{Path: export.Path, Key: export.Key})
@@ -121,7 +95,7 @@ func TestUnsupportedSchema(t *testing.T) {
 			reject("restore from a replica", restoreSchema(t, target, version))
 			_, err = Open(t.Context(), Config{Dir: dir})
 			reject("serve", err)
-			_, err = OpenOldData(t.Context(), dir)
+			_, err = datadir.OpenOldData(t.Context(), dir)
 			reject("salvage", err)
 			must(t, os.Chmod(dir, 0o700))
 			found, err := Examine(t.Context(), Config{Dir: dir}, 0)
@@ -149,14 +123,14 @@ func restoreSchema(t *testing.T, target string, version int) error {
 	program(t, r.Store, "p")
 	must(t, r.writer.do(func(t *tx) error { return t.Exec("PRAGMA user_version = " + strconv.Itoa(version)) }))
 	must(t, r.close())
-	to, err := Restore(t.TempDir(), false)
+	to, err := datadir.Restore(t.TempDir(), false)
 	must(t, err)
 	defer to.Close()
 	_, err = to.FromReplica(t.Context(), cfg, time.Time{})
 	if err == nil {
 		return nil
 	}
-	if _, there := os.Stat(filepath.Join(to.Dir(), databaseFile)); there == nil {
+	if _, there := os.Stat(filepath.Join(to.Dir(), datadir.Database)); there == nil {
 		t.Error("a rejected database stays")
 	}
 	must(t, os.RemoveAll(dir))
@@ -169,7 +143,7 @@ func restoreSchema(t *testing.T, target string, version int) error {
 
 // A new database has no rows, and its foreign keys refer to columns that exist.
 func TestNewSchema(t *testing.T) {
-	db, err := sqlite.OpenPrivate(t.Context(), filepath.Join(t.TempDir(), "new.db"), schema)
+	db, err := sqlite.OpenPrivate(t.Context(), filepath.Join(t.TempDir(), "new.db"), schema.Current)
 	must(t, err)
 	defer db.Close()
 	rows, err := db.Query("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~'")
@@ -205,7 +179,7 @@ func TestUnreleasedReplica(t *testing.T) {
 	if _, err := Open(t.Context(), Config{Dir: dir, Replica: cfg}); !errors.Is(err, replica.ErrUnreleased) {
 		t.Errorf("serve: got %v", err)
 	}
-	to, err := Restore(t.TempDir(), false)
+	to, err := datadir.Restore(t.TempDir(), false)
 	must(t, err)
 	defer to.Close()
 	if _, err := to.FromReplica(t.Context(), cfg, time.Time{}); !errors.Is(err, replica.ErrUnreleased) {

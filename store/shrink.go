@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/bits"
 	"time"
+
+	"service/store/sqlite"
 )
 
 const (
@@ -18,39 +20,23 @@ const (
 	// pages at the end of the file; with many gigabytes of free pages, service compact is
 	// faster.
 	shrinkStep = 20 * time.Millisecond
-
-	selectPages = `SELECT page_count, freelist_count, page_size, auto_vacuum
-		FROM pragma_page_count, pragma_freelist_count, pragma_page_size, pragma_auto_vacuum`
-	incrementalVacuum = 2 // the value of PRAGMA auto_vacuum
 )
 
-// pages describes the pages of the database file.
-type pages struct {
-	all, free int64
-	size      int64 // bytes of one
-	vacuum    int   // auto_vacuum
-}
-
-// scanPages reads the pages of a database.
-func scanPages(scan scanRow) (p pages, err error) {
-	return p, scan(selectPages, nil, &p.all, &p.free, &p.size, &p.vacuum)
-}
-
 // excess returns how many free pages to remove from the file, 0 for none.
-func (p pages) excess() int64 {
-	if p.vacuum != incrementalVacuum || p.free*p.size < minShrink || p.free <= p.all/shrinkAbove {
+func excess(p sqlite.Pages) int64 {
+	if p.Vacuum != sqlite.IncrementalVacuum || p.Free*p.Size < minShrink || p.Free <= p.All/shrinkAbove {
 		return 0
 	}
-	return (shrinkTo*p.free - p.all + shrinkTo - 2) / (shrinkTo - 1)
+	return (shrinkTo*p.Free - p.All + shrinkTo - 2) / (shrinkTo - 1)
 }
 
 // shrink returns free pages to the file system if there are many, and adds their bytes to shrunk.
 func (s *core) shrink(ctx context.Context, w *steps, shrunk *int64) error {
-	p, err := scanPages(s.scanNow)
+	p, err := sqlite.ScanPages(s.scanNow)
 	if err != nil {
 		return err
 	}
-	for left := p.excess(); left > 0; {
+	for left := excess(p); left > 0; {
 		n := int64(1) << (bits.Len64(uint64(min(int64(w.size), left))) - 1) // a power of two, so that few statements are prepared
 		before, began, took := int64(0), time.Time{}, time.Duration(0)
 		err := w.write(ctx, func(t *tx) error {
@@ -70,9 +56,9 @@ func (s *core) shrink(ctx context.Context, w *steps, shrunk *int64) error {
 		if err := s.scanNow("PRAGMA page_count", nil, &after); err != nil {
 			return err
 		}
-		*shrunk += max(before-after, 0) * p.size
+		*shrunk += max(before-after, 0) * p.Size
 		if left -= n; n == 1 && took > shrinkStep {
-			s.logger.Warn("the database file shrinks too slowly; stop the service and run service compact", "free", p.free*p.size, "step", took)
+			s.logger.Warn("the database file shrinks too slowly; stop the service and run service compact", "free", p.Free*p.Size, "step", took)
 			return nil
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"service/internal/durable"
+	"service/store/datadir"
 	"service/store/sqlite"
 	"service/test/harness"
 	"service/webhook"
@@ -34,9 +35,9 @@ func fill(t testing.TB, s *Store, n int) {
 
 func fileSize(t testing.TB, s *Store) int64 {
 	t.Helper()
-	p, err := scanPages(s.scanNow)
+	p, err := sqlite.ScanPages(s.scanNow)
 	must(t, err)
-	return p.all * p.size
+	return p.All * p.Size
 }
 
 // digest returns a hash of all rows except those of settings and statistics, which Close
@@ -123,7 +124,7 @@ func TestFileShrinks(t *testing.T) {
 	if got := digest(t, copied.db.Readers()); got != want {
 		t.Error("the restored database differs")
 	}
-	if n := count(t, copied, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != incrementalVacuum {
+	if n := count(t, copied, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != sqlite.IncrementalVacuum {
 		t.Errorf("restored database: got auto_vacuum %d", n)
 	}
 }
@@ -131,16 +132,16 @@ func TestFileShrinks(t *testing.T) {
 func TestExcess(t *testing.T) {
 	const mib = 256 // pages
 	for _, c := range []struct {
-		p    pages
+		p    sqlite.Pages
 		want int64
 	}{
-		{pages{100 * mib, 50 * mib, 4096, 2}, 0},
-		{pages{100 * mib, 51 * mib, 4096, 0}, 0},
-		{pages{100 * mib, 100*mib - 1, 4096, 2}, 100*mib - 1},
-		{pages{20 * mib, 12 * mib, 4096, 2}, 0},
-		{pages{100 * mib, 70 * mib, 4096, 2}, 60 * mib}, // 10 of 40 stay free
+		{sqlite.Pages{All: 100 * mib, Free: 50 * mib, Size: 4096, Vacuum: 2}, 0},
+		{sqlite.Pages{All: 100 * mib, Free: 51 * mib, Size: 4096, Vacuum: 0}, 0},
+		{sqlite.Pages{All: 100 * mib, Free: 100*mib - 1, Size: 4096, Vacuum: 2}, 100*mib - 1},
+		{sqlite.Pages{All: 20 * mib, Free: 12 * mib, Size: 4096, Vacuum: 2}, 0},
+		{sqlite.Pages{All: 100 * mib, Free: 70 * mib, Size: 4096, Vacuum: 2}, 60 * mib}, // 10 of 40 stay free
 	} {
-		if got := c.p.excess(); got != c.want {
+		if got := excess(c.p); got != c.want {
 			t.Errorf("%+v: got %d, want %d", c.p, got, c.want)
 		}
 	}
@@ -159,7 +160,7 @@ func oldDatabase(t *testing.T) (dir, content string) {
 	publish(t, s, "p", "content_updated")
 	send(t, s, queue(t, s, sub.ID), 200)
 	must(t, s.Close())
-	db, err := sqlite.OpenWritable(filepath.Join(dir, databaseFile))
+	db, err := sqlite.OpenWritable(filepath.Join(dir, datadir.Database))
 	must(t, err)
 	conn, err := db.Conn(t.Context())
 	must(t, err)
@@ -181,8 +182,8 @@ func oldDatabase(t *testing.T) (dir, content string) {
 }
 
 // compacted runs a compaction.
-func compacted(ctx context.Context, dir string) (before *Compaction, after int64, err error) {
-	c, err := OpenCompaction(ctx, dir)
+func compacted(ctx context.Context, dir string) (before *datadir.Compaction, after int64, err error) {
+	c, err := datadir.OpenCompaction(ctx, dir)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -193,7 +194,7 @@ func compacted(ctx context.Context, dir string) (before *Compaction, after int64
 
 func TestCompact(t *testing.T) {
 	dir, want := oldDatabase(t)
-	path := filepath.Join(dir, databaseFile)
+	path := filepath.Join(dir, datadir.Database)
 	commits, err := os.ReadFile(path + "-commits")
 	must(t, err)
 	before, after, err := compacted(t.Context(), dir)
@@ -211,7 +212,7 @@ func TestCompact(t *testing.T) {
 	}
 	for _, name := range []string{"-wal", "-shm", "-journal"} {
 		if _, err := os.Stat(path + name); !os.IsNotExist(err) {
-			t.Errorf("%s%s exists", databaseFile, name)
+			t.Errorf("%s%s exists", datadir.Database, name)
 		}
 	}
 	s, err := Open(t.Context(), Config{Dir: dir})
@@ -220,7 +221,7 @@ func TestCompact(t *testing.T) {
 	if got := digest(t, s.db.Readers()); got != want {
 		t.Error("the content differs")
 	}
-	if n := count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != incrementalVacuum {
+	if n := count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != sqlite.IncrementalVacuum {
 		t.Errorf("got auto_vacuum %d", n)
 	}
 	publish(t, s, "p", "content_updated")
@@ -235,7 +236,7 @@ func TestCompactRefused(t *testing.T) {
 	dir, want := oldDatabase(t)
 	names := func() (all []string) {
 		must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if strings.HasPrefix(d.Name(), databaseFile) {
+			if strings.HasPrefix(d.Name(), datadir.Database) {
 				all = append(all, d.Name())
 			}
 			return err
@@ -243,7 +244,7 @@ func TestCompactRefused(t *testing.T) {
 		return all
 	}
 	before := names()
-	c, err := OpenCompaction(t.Context(), dir)
+	c, err := datadir.OpenCompaction(t.Context(), dir)
 	must(t, err)
 	c.Room = c.Needs - 1
 	if _, err := c.Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
@@ -259,7 +260,7 @@ func TestCompactRefused(t *testing.T) {
 	if after := names(); !slices.Equal(before, after) {
 		t.Errorf("got files %v, want %v", after, before)
 	}
-	must(t, os.WriteFile(filepath.Join(dir, databaseFile+durable.TempSuffix+"1"), []byte("half"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, datadir.Database+durable.TempSuffix+"1"), []byte("half"), 0o600))
 	s, err := Open(t.Context(), Config{Dir: dir})
 	must(t, err)
 	defer s.Close()

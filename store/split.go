@@ -208,13 +208,13 @@ func (t *tx) learnSize(c *Claim, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	known.LearnedAt = t.s.clock.shown(at)
+	known.LearnedAt = t.s.clock.Shown(at)
 	bytes := 0
 	for _, e := range c.Events {
 		bytes += len(e)
 	}
 	t.AfterCommit(func() { t.s.watchers.subscriptionChanged(c.SubscriptionID) })
-	return t.Exec(putSizeBound, c.SubscriptionID, known.Refused(bytes, now).Bytes, t.s.clock.wait(now))
+	return t.Exec(putSizeBound, c.SubscriptionID, known.Refused(bytes, now).Bytes, t.s.clock.Wait(now))
 }
 
 const (
@@ -247,7 +247,7 @@ func (t *tx) loseSplits(after, to, old int64) (lost []splitLoss, err error) {
 			err = t.Scan(countSplitRest, []any{l.num}, &l.events)
 		}
 		if err == nil && l.events > 0 {
-			err = t.Exec(addLost, l.subscription, l.events, t.s.clock.now().UnixMilli())
+			err = t.Exec(addLost, l.subscription, l.events, t.s.clock.Now().UnixMilli())
 		}
 		if err == nil {
 			err = t.Exec(deleteSplit, l.num)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"service/store/schema"
+	"service/store/sqlite"
 	"service/test/harness"
 )
 
@@ -28,11 +30,11 @@ func TestOtherSQLite(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(t.Context(), schemaScript+";PRAGMA foreign_keys = OFF; BEGIN"); err != nil {
+	if _, err := db.ExecContext(t.Context(), schema.Script+";PRAGMA foreign_keys = OFF; BEGIN"); err != nil {
 		t.Fatal(err)
 	}
 	tables := make(map[string]string)
-	_, each := readsOf(t.Context(), db)
+	_, each := sqlite.ReadsOf(t.Context(), db)
 	must(t, each("SELECT name, sql FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'", nil,
 		func(scan func(...any) error) error {
 			var name, sql string

@@ -28,12 +28,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/store/clock"
 	"service/store/commits"
+	"service/store/datadir"
 	"service/store/dictionary"
 	"service/store/keyring"
 	"service/store/list"
 	"service/store/people"
 	"service/store/replica"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -96,7 +99,7 @@ type core struct {
 	dir     string
 	logger  *slog.Logger
 	lock    *sqlite.DirLock
-	clock   *clock
+	clock   *clock.Clock
 	disk    disk
 	db      *sqlite.DB // nil until opened
 	writer  *writer
@@ -145,12 +148,6 @@ type core struct {
 	watchers watchers
 }
 
-// databaseFile is the name of the database; SQLite adds -wal and -shm.
-const databaseFile = "service.db"
-
-// commitsFile is the file with the number of its commits.
-const commitsFile = databaseFile + commits.Suffix
-
 // Open locks the data directory, migrates the database if necessary and opens it. The error
 // wraps [ErrLocked] if another process has the directory open.
 func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
@@ -158,7 +155,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	s := &Store{core: &core{
-		dir: cfg.Dir, logger: cfg.Logger, clock: newClock(cfg.Now, cfg.Retention.maxStep()), disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
+		dir: cfg.Dir, logger: cfg.Logger, disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
 		tail: newTail(tailBytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: newMetrics(), hold: newHold(),
 		retention:    cfg.Retention,
 		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
@@ -171,9 +168,10 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	s.people = people.NewReads(s.lists, s.clock.now)
+	s.clock = clock.New(cfg.Now, cfg.Retention.maxStep(), s.logger, s.watchers.subscriptionChanged)
+	s.people = people.NewReads(s.lists, s.clock.Now)
 	s.writer = newWriter(s.core)
-	path := filepath.Join(cfg.Dir, databaseFile)
+	path := filepath.Join(cfg.Dir, datadir.Database)
 	defer func() {
 		if err == nil {
 			return
@@ -191,7 +189,8 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if err = s.openDatabase(ctx, path, &cfg); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.openClock(ctx), s.openProgramStates(ctx), s.lists.Imported.Open(ctx, s.db)); err != nil {
+	scan, _ := s.db.Reads(ctx)
+	if err := errors.Join(s.clock.Open(scan), s.openProgramStates(ctx), s.lists.Imported.Open(ctx, s.db)); err != nil {
 		return nil, err
 	}
 	s.replication = s.newReplication(&cfg, path)
@@ -231,13 +230,13 @@ func (s *core) prepareFiles(ctx context.Context, path string, cfg *Config) (err 
 	if s.lock, err = sqlite.LockDir(cfg.Dir); err != nil {
 		return err
 	}
-	if err := tidy(cfg.Dir); err != nil {
+	if err := datadir.Tidy(cfg.Dir); err != nil {
 		s.logger.Warn("failed to remove unfinished files of a killed process", "error", err)
 	}
-	if err := finishRestore(cfg.Dir, s.logger); err != nil {
+	if err := datadir.FinishLocked(cfg.Dir, s.logger); err != nil {
 		return err
 	}
-	if err := checkFiles(cfg.Dir); err != nil {
+	if err := datadir.CheckFiles(cfg.Dir); err != nil {
 		return err
 	}
 	if cfg.Replica != nil {
@@ -245,13 +244,13 @@ func (s *core) prepareFiles(ctx context.Context, path string, cfg *Config) (err 
 			return err
 		}
 	}
-	return restoreMissing(ctx, cfg)
+	return datadir.RestoreMissing(ctx, cfg.Dir, cfg.Replica, s.logger)
 }
 
 // openDictionaries reads the dictionaries, and adds one with the given content unless it exists. Without
 // content the newest one stays.
 func (s *core) openDictionaries(ctx context.Context, content []byte) error {
-	_, each := s.reads(ctx)
+	_, each := s.db.Reads(ctx)
 	if err := s.dictionaries.Read(each); err != nil {
 		return err
 	}
@@ -275,7 +274,7 @@ func (s *core) openDictionaries(ctx context.Context, content []byte) error {
 func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err error) {
 	check := func(ctx context.Context, db *sql.DB) error { return commits.Check(ctx, path, db) }
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
-		Path: path, Schema: schema, Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
+		Path: path, Schema: schema.Current, Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
 		Functions: []sqlite.Function{{Name: "event_matches", Call: s.eventMatches}},
 		Overwrite: encryptedTables(), Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
 	})
@@ -293,7 +292,7 @@ func (s *core) hooks() sqlite.Hooks {
 	return sqlite.Hooks{
 		Permit: s.writer.permit,
 		Chores: []sqlite.Chore{
-			s.chore("clock", s.clock.due, s.recordClock),
+			s.chore("clock", s.clock.Due, func(t *tx) error { return s.clock.Record(t.Tx) }),
 			s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statKeys) }),
 			s.chore("token uses", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
 		},
@@ -323,6 +322,16 @@ func (s *core) chore(what string, due func() bool, run func(*tx) error) sqlite.C
 			return err
 		},
 	}
+}
+
+// recoverClock compares the clock with the last saved time, once per process. From then on commits
+// record the clock.
+func (s *core) recoverClock(t *tx) error {
+	if t.w.running {
+		return nil
+	}
+	t.AfterCommit(func() { t.w.running = true })
+	return s.clock.Recover(t.Tx)
 }
 
 // Close waits for running writes, closes the database, uploads the last changes to the replica,
@@ -387,9 +396,9 @@ func (s *Store) Check(ctx context.Context) error {
 // probe writes as much as the largest event, since small writes may succeed for a while on a
 // full disk, and replaces it by the time. If it succeeds, the outage is over.
 func (s *core) probe() error {
-	for _, value := range [][]byte{make([]byte, webhook.MaxEventBytes), []byte(webhook.FormatTime(s.clock.now()))} {
+	for _, value := range [][]byte{make([]byte, webhook.MaxEventBytes), []byte(webhook.FormatTime(s.clock.Now()))} {
 		err := s.writer.do(func(t *tx) error {
-			return t.Exec("INSERT INTO settings (name, value) VALUES ('checked_at', ?1) ON CONFLICT DO UPDATE SET value = ?1", value)
+			return t.Exec(schema.Set, "checked_at", value)
 		})
 		if err != nil {
 			return err
@@ -402,9 +411,3 @@ func (s *core) probe() error {
 // error wraps [ErrDamaged], nothing is written any more, Close leaves the files as they are,
 // and the process must end.
 func (s *Store) Guard(ctx context.Context) error { return s.db.WaitDamaged(ctx) }
-
-// checkFiles is [sqlite.CheckFiles] for the database in a data directory.
-func checkFiles(dir string) error {
-	_, err := os.Stat(filepath.Join(dir, keyring.FileName)) // the key file is created after the schema
-	return sqlite.CheckFiles(filepath.Join(dir, databaseFile), err == nil)
-}

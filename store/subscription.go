@@ -39,7 +39,7 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 	if err := t.use(programID, ""); err != nil {
 		return webhook.Subscription{}, nil, err
 	}
-	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	now := s.clock.Now().UTC().Truncate(time.Millisecond)
 	sub := webhook.Subscription{
 		ID: webhook.NewID(), ProgramID: programID, Active: true, Status: webhook.HealthHealthy, Revision: 1, CreatedAt: now, UpdatedAt: now,
 	}
@@ -182,7 +182,7 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 			return sub, err
 		}
 	}
-	sub.UpdatedAt = s.clock.now().UTC().Truncate(time.Millisecond)
+	sub.UpdatedAt = s.clock.Now().UTC().Truncate(time.Millisecond)
 	sub.Revision++
 	if err := t.replaceURL(&before, &sub); err != nil {
 		return sub, err
@@ -291,7 +291,7 @@ func (w SubscriptionWrites) setCredentials(sub *webhook.Subscription, f *webhook
 			return err
 		}
 	}
-	at := s.clock.now().UTC().Truncate(time.Millisecond)
+	at := s.clock.Now().UTC().Truncate(time.Millisecond)
 	if !at.Before(sub.NextProbeAt) {
 		return nil
 	}
@@ -340,7 +340,7 @@ func (s Subscriptions) Sign(ctx context.Context, programID, id, deliveryID strin
 		return "", err
 	}
 	var all []string
-	for _, secret := range q.SigningSecrets(s.clock.now()) {
+	for _, secret := range q.SigningSecrets(s.clock.Now()) {
 		all = append(all, secret.Sign(deliveryID, at, body))
 	}
 	return strings.Join(all, " "), nil
@@ -369,7 +369,7 @@ func (w SubscriptionWrites) RotateSecret(programID, id string, r webhook.Rotatio
 		return sub, nil, until, webhook.Invalid(webhook.Validation{
 			Code: webhook.InvalidValue, Parameter: "signing_secret", Detail: "must be another than the current one"})
 	}
-	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	now := s.clock.Now().UTC().Truncate(time.Millisecond)
 	detail := "no older secret signs"
 	if r.EndOld {
 		err = t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ?", id)
@@ -393,7 +393,7 @@ func (w SubscriptionWrites) RotateSecret(programID, id string, r webhook.Rotatio
 // keepSecret keeps the current secret of a subscription for SecretOverlap, until the returned time.
 func (w SubscriptionWrites) keepSecret(id string, now time.Time) (until time.Time, err error) {
 	s, t := w.t.s, w.t
-	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, s.clock.wait(now)); err != nil {
+	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ? AND expires_at <= ?", id, s.clock.Wait(now)); err != nil {
 		return until, err
 	}
 	var old int
@@ -406,8 +406,8 @@ func (w SubscriptionWrites) keepSecret(id string, now time.Time) (until time.Tim
 	}
 	// insertOldSecret gives each secret its own expiry, even after two rotations in a millisecond.
 	var expires sql.NullInt64
-	err = t.Scan(insertOldSecret, []any{s.clock.wait(now.Add(SecretOverlap)), id}, &expires)
-	return s.clock.shown(expires), err
+	err = t.Scan(insertOldSecret, []any{s.clock.Wait(now.Add(SecretOverlap)), id}, &expires)
+	return s.clock.Shown(expires), err
 }
 
 // Delete deletes a subscription and returns it as it was. Its waiting deliveries fail,
@@ -419,7 +419,7 @@ func (w SubscriptionWrites) Delete(programID, id string, by webhook.AuditEntry) 
 	if err != nil {
 		return sub, err
 	}
-	now := s.clock.now().UTC().Truncate(time.Millisecond)
+	now := s.clock.Now().UTC().Truncate(time.Millisecond)
 	sub.DeletedAt = now
 	sub.Revision++
 	// Delete the secrets too, since nothing more is signed or sent.

@@ -67,7 +67,7 @@ func (s Subscriptions) byKeys(w *subscriptionWalk, scope list.Scope, q *webhook.
 	case "last_success_at":
 		first = key(lastSuccessAt)
 	}
-	day := s.clock.now().Truncate(StatHour).Add(-23 * StatHour).UnixMilli()
+	day := s.clock.Now().Truncate(StatHour).Add(-23 * StatHour).UnixMilli()
 	return &list.Keyed{
 		Key: s.lists.Key, Scope: scope, Query: q, Reverse: down && q.Sort[0].Name == "name",
 		Rows: fmt.Sprintf(keyedSubscriptions, degraded, first, second), Args: append([]any{CountLimit, day}, w.args...),

@@ -214,7 +214,7 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 	for _, text := range f["url"] { // of a list of deliveries
 		texts = append(texts, [3]any{nil, nil, strings.ToLower(text)})
 	}
-	lastHour, _ := LastHour(s.clock.now())
+	lastHour, _ := LastHour(s.clock.Now())
 	w := &subscriptionWalk{
 		limits: s.lists.Limits, size: q.Size, descending: q.Sort[0].Descending,
 		args: []any{programID, sqlite.JSON(f["status"]), sqlite.JSON(list.Truths(f["active"])), sqlite.JSON(deleted),
@@ -430,7 +430,7 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 		if err := sqlite.NoRows(v.Scan(selectSizeBound, []any{id}, &u.SizeBound.Bytes, &learned), nil); err != nil {
 			return err
 		}
-		u.SizeBound.LearnedAt = s.clock.shown(learned)
+		u.SizeBound.LearnedAt = s.clock.Shown(learned)
 		if u.Left, err = v.left(u.ProgramID, id); err != nil {
 			return err
 		}
@@ -440,10 +440,10 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 		if u.Failure, err = v.deliveryEnd(selectLastFailure, id); err != nil {
 			return err
 		}
-		err = v.Each(selectOldSecrets, []any{id, s.clock.wait(s.clock.now())}, func(scan func(...any) error) error {
+		err = v.Each(selectOldSecrets, []any{id, s.clock.Wait(s.clock.Now())}, func(scan func(...any) error) error {
 			var ends sql.NullInt64
 			err := scan(&ends)
-			u.OldSecrets = append(u.OldSecrets, s.clock.shown(ends))
+			u.OldSecrets = append(u.OldSecrets, s.clock.Shown(ends))
 			return err
 		})
 		if err != nil {

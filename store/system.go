@@ -2,8 +2,15 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
+
+	"encoding/json"
+
+	"service/store/datadir"
+	"service/store/schema"
 )
 
 // System is the state of the store.
@@ -26,7 +33,7 @@ type System struct {
 
 // System returns the state of the store. Its cost does not depend on how much is stored.
 func (s Figures) System(ctx context.Context) (y System, err error) {
-	y.Path = filepath.Join(s.dir, databaseFile)
+	y.Path = filepath.Join(s.dir, datadir.Database)
 	y.Swept = s.Swept()
 	for file, size := range map[string]*int64{y.Path: &y.Database, y.Path + "-wal": &y.WAL} {
 		// Stat does not open the file, so SQLite's locks are safe.
@@ -48,4 +55,25 @@ func (s Figures) System(ctx context.Context) (y System, err error) {
 		return y, err
 	}
 	return y, s.metrics.summarize(&y)
+}
+
+// Records returns all programs, subscriptions, tokens and admins, ordered by kind and then by
+// creation.
+func (s *Store) Records(ctx context.Context) ([]datadir.Record, error) {
+	_, each := s.db.Reads(ctx)
+	return datadir.ReadRecords(each)
+}
+
+// SetLocalFiles stores the digests of this node's files if they have changed.
+func (s *Store) SetLocalFiles(ctx context.Context, files datadir.LocalFiles) error {
+	text, err := json.Marshal(files)
+	if err != nil {
+		return err
+	}
+	var old []byte
+	err = s.db.Scan(ctx, "SELECT value FROM settings WHERE name = ?", []any{schema.LocalFiles}, &old)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) || string(old) == string(text) {
+		return err
+	}
+	return s.writer.do(func(t *tx) error { return t.Exec(schema.Set, schema.LocalFiles, text) })
 }

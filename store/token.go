@@ -10,21 +10,19 @@ import (
 	"time"
 
 	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
 
-const (
-	tokenColumns = "id, hint, coalesce(program_id, ''), user_id, name, scopes, created_at, expires_at, revoked_at, used_at"
-	insertToken  = "INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at, expires_at) " +
-		"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
+const insertToken = "INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at, expires_at) " +
+	"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 // Create creates a token, and its program if that is new. A token of the installation has no program.
 // The secret cannot be retrieved again, since only its SHA-256 is stored. The error is a
 // *webhook.Error if n is invalid.
 func (w TokenWrites) Create(n webhook.NewToken, by webhook.AuditEntry) (webhook.Token, string, error) {
-	now := w.t.s.clock.now().Truncate(time.Millisecond)
+	now := w.t.s.clock.Now().Truncate(time.Millisecond)
 	if err := n.Check(now); err != nil {
 		return webhook.Token{}, "", err
 	}
@@ -55,9 +53,9 @@ func (w TokenWrites) Create(n webhook.NewToken, by webhook.AuditEntry) (webhook.
 // List returns all tokens, newest first.
 func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	var all []webhook.Token
-	const query = "SELECT " + tokenColumns + " FROM tokens WHERE coalesce(program_id, '')" + list.CanBeUsed +
+	const query = "SELECT " + record.TokenColumns + " FROM tokens WHERE coalesce(program_id, '')" + list.CanBeUsed +
 		" ORDER BY created_at DESC, id DESC"
-	err := s.db.Each(ctx, query, nil, sqlite.ScanInto(&all, scanToken))
+	err := s.db.Each(ctx, query, nil, sqlite.ScanInto(&all, record.ScanToken))
 	s.uses.complete(all)
 	return all, err
 }
@@ -70,7 +68,7 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 	if programID != "" {
 		program = programID
 	}
-	args := []any{s.clock.now().UnixMilli(), 0, 0, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
+	args := []any{s.clock.Now().UnixMilli(), 0, 0, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
 		sqlite.Millis(created.From), sqlite.Millis(created.To)}
 	order := " ORDER BY created_at, id"
 	if q.Sort[0].Descending {
@@ -82,7 +80,7 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 			return err
 		}
 		args[1], args[2] = q.Size, (q.Number-1)*q.Size
-		return v.Each("SELECT "+tokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, sqlite.ScanInto(&tokens, scanToken))
+		return v.Each("SELECT "+record.TokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, sqlite.ScanInto(&tokens, record.ScanToken))
 	})
 	s.uses.complete(tokens)
 	return tokens, total, err
@@ -101,14 +99,14 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 		at, id = last.CreatedAt.UnixMilli(), last.ID
 	}
 	listed := tokensListed(programID)
-	query := "SELECT " + tokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) > (?9, ?3)) ORDER BY created_at, id LIMIT ?2"
+	query := "SELECT " + record.TokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) > (?9, ?3)) ORDER BY created_at, id LIMIT ?2"
 	if q.Sort[0].Descending {
-		query = "SELECT " + tokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) " +
+		query = "SELECT " + record.TokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) " +
 			"ORDER BY created_at DESC, id DESC LIMIT ?2"
 	}
-	args := []any{s.clock.now().UnixMilli(), q.Size, id, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
+	args := []any{s.clock.Now().UnixMilli(), q.Size, id, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
 		sqlite.Millis(created.From), sqlite.Millis(created.To), at}
-	err = s.db.Each(ctx, query, args, sqlite.ScanInto(&tokens, scanToken))
+	err = s.db.Each(ctx, query, args, sqlite.ScanInto(&tokens, record.ScanToken))
 	s.uses.complete(tokens)
 	return tokens, err
 }
@@ -129,8 +127,8 @@ var listedTokens = ` FROM tokens WHERE (?5 IS NULL OR CASE WHEN revoked_at IS NO
 
 // Get returns one token of any program.
 func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
-	t, err := scanToken(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+	t, err := record.ScanToken(func(dest ...any) error {
+		return s.db.Scan(ctx, "SELECT "+record.TokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
 	if err == nil {
 		err = s.use(t.ProgramID, "token")
@@ -144,8 +142,8 @@ func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 // The error is a *webhook.Error if there is no such token, or if its program moves or has moved:
 // the other installation would not know of it.
 func (w TokenWrites) Revoke(id string, by webhook.AuditEntry) (webhook.Token, error) {
-	token, err := scanToken(func(dest ...any) error {
-		return w.t.Scan("SELECT "+tokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
+	token, err := record.ScanToken(func(dest ...any) error {
+		return w.t.Scan("SELECT "+record.TokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
 	})
 	if err != nil || !token.RevokedAt.IsZero() {
 		return token, sqlite.NoRows(err, webhook.NotFound("token"))
@@ -153,7 +151,7 @@ func (w TokenWrites) Revoke(id string, by webhook.AuditEntry) (webhook.Token, er
 	if err := w.t.use(token.ProgramID, ""); err != nil {
 		return token, err
 	}
-	token.RevokedAt = w.t.s.clock.now().UTC().Truncate(time.Millisecond)
+	token.RevokedAt = w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	if err := w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ?", token.RevokedAt.UnixMilli(), id); err != nil {
 		return token, err
 	}
@@ -174,8 +172,8 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	}
 	token, generation := s.tokens.get(hash)
 	if token == nil {
-		found, err := scanToken(func(dest ...any) error {
-			return s.db.Scan(ForLookups(ctx, ""), "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
+		found, err := record.ScanToken(func(dest ...any) error {
+			return s.db.Scan(ForLookups(ctx, ""), "SELECT "+record.TokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
 		})
 		if errors.Is(err, sql.ErrNoRows) {
 			return refused()
@@ -186,7 +184,7 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 		token = &found
 		s.tokens.put(hash, token, generation)
 	}
-	now := s.clock.now()
+	now := s.clock.Now()
 	if !token.Valid(now) {
 		return refused()
 	}
@@ -195,20 +193,6 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	}
 	s.uses.note(token.ID, now)
 	return token, nil
-}
-
-// scanToken reads a row of tokenColumns.
-func scanToken(scan func(...any) error) (t webhook.Token, err error) {
-	var scopes string
-	var created int64
-	var expires, revoked, used sql.NullInt64
-	err = scan(&t.ID, &t.Hint, &t.ProgramID, &t.UserID, &t.Name, &scopes, &created, &expires, &revoked, &used)
-	for s := range strings.FieldsSeq(scopes) {
-		t.Scopes = append(t.Scopes, webhook.Scope(s))
-	}
-	t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(expires), sqlite.FromMillis(revoked),
-		sqlite.FromMillis(used)
-	return t, err
 }
 
 // tokenCache caches tokens by hash, since every request needs one. Only this process changes

@@ -92,7 +92,7 @@ func (w *writer) leased() bool {
 
 // beforeWrite is the hook [sqlite.Hooks].BeforeWrite.
 func (w *writer) beforeWrite(t *sqlite.Tx) {
-	w.tx.Tx, w.tx.people = t, people.NewWrites(t, w.tx.s.clock.now)
+	w.tx.Tx, w.tx.people = t, people.NewWrites(t, w.tx.s.clock.Now)
 	w.tx.touched, w.tx.published, w.tx.kept, w.tx.left = w.tx.touched[:0], len(w.tx.accepted), len(w.tx.dropped), false
 	w.tx.set = len(w.tx.states)
 }
@@ -196,6 +196,6 @@ func (t *tx) now() (int64, error) {
 			return 0, err
 		}
 	}
-	t.w.last = max(t.w.last, t.s.clock.now().UnixMilli())
+	t.w.last = max(t.w.last, t.s.clock.Now().UnixMilli())
 	return t.w.last, nil
 }

@@ -2,8 +2,9 @@ package store
 
 import (
 	"database/sql"
-	"service/store/sqlite"
 	"time"
+
+	"service/store/sqlite"
 )
 
 // An event is delivered to a subscription when any of its deliveries succeeded. The events of a
@@ -101,7 +102,7 @@ func (t *tx) noteDelivered(num int64, subscriptionID string) error {
 
 // noteRecovered records that a failed delivery is recovered, if it is.
 func (t *tx) noteRecovered(num int64) error {
-	n, err := t.Affected(insertRecovered, num, t.s.clock.now().UnixMilli())
+	n, err := t.Affected(insertRecovered, num, t.s.clock.Now().UnixMilli())
 	if err != nil || n == 0 {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"service/store/replica"
+	"service/store/schema"
 	"service/webhook"
 )
 
@@ -39,7 +40,7 @@ func (s *core) verifyReplica(r *replica.Replication, cfg *Config) {
 		text, err := json.Marshal(savedVerification{target, y})
 		if err == nil {
 			err = s.writer.do(func(t *tx) error {
-				return t.Exec("INSERT INTO settings (name, value) VALUES ('"+verifiedSetting+"', ?1) ON CONFLICT DO UPDATE SET value = ?1", text)
+				return t.Exec(schema.Set, verifiedSetting, text)
 			})
 		}
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/datadir"
 	"service/store/replica"
 	"service/web/ui"
 )
@@ -50,7 +51,7 @@ func TestHeldDeliveries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := store.Restore(dir, true)
+	r, err := datadir.Restore(dir, true)
 	if err != nil {
 		t.Fatal(err)
 	}

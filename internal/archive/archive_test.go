@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/datadir"
 )
 
 const passphrase = "correct horse battery"
@@ -87,7 +88,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%q is not encrypted", secret)
 		}
 	}
-	if _, err := store.Inspect(t.Context(), filepath.Join(dir, Database), keys[SecretKeyFile]); err != nil {
+	if _, err := datadir.Inspect(t.Context(), filepath.Join(dir, Database), keys[SecretKeyFile]); err != nil {
 		t.Error(err)
 	}
 	if _, err := a.OpenKeys("another passphrase"); !errors.Is(err, errPassphrase) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/datadir"
 	"service/store/storetest"
 	"service/webhook"
 )
@@ -95,7 +96,7 @@ func TestProgramRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer got.Remove()
-	contents, err := store.Inspect(t.Context(), got.Path, got.Key)
+	contents, err := datadir.Inspect(t.Context(), got.Path, got.Key)
 	if err != nil || contents.Programs != 1 || contents.Subscriptions != 1 {
 		t.Errorf("got %+v, %v", contents, err)
 	}

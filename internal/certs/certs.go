@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"service/store"
+	"service/store/certificate"
 	"service/webhook"
 )
 
@@ -51,7 +52,7 @@ type Config struct {
 	Domains []string // names and canonical IP addresses; if empty, there is only the local CA's certificate
 	Hosts   []string // names and addresses for the local CA's certificate
 	CA      *CA
-	Storage *store.Certificates // stores the certificates of Domains
+	Storage *certificate.Storage // stores the certificates of Domains
 	// Copy reads a file of the storage of another node, in place of Storage: the certificates of
 	// Domains are then looked up in it, and never obtained or renewed. A domain without a valid one
 	// gets that of the local CA.

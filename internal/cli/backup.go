@@ -17,7 +17,7 @@ import (
 	"service/internal/archive"
 	"service/internal/durable"
 	"service/internal/terminal"
-	"service/store"
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -211,7 +211,7 @@ func onOneDisk(a, b string) bool {
 
 // roomFor returns an error if the disk of folder does not have that many bytes free.
 func roomFor(folder string, bytes int64) error {
-	free, err := store.FreeDisk(folder)
+	free, _, err := durable.FreeSpace(folder)
 	if err != nil || free > bytes { // if the free space is unknown, try
 		return nil
 	}
@@ -256,7 +256,7 @@ func (c *backupVerifyCmd) Run(ctx context.Context, std Streams) error {
 			return c.explain(ctx, err)
 		}
 	}
-	contents, err := store.Inspect(ctx, filepath.Join(dir, archive.Database), keys[archive.SecretKeyFile])
+	contents, err := datadir.Inspect(ctx, filepath.Join(dir, archive.Database), keys[archive.SecretKeyFile])
 	if err != nil {
 		return c.explain(ctx, err)
 	}
@@ -298,7 +298,7 @@ func openBackup(name string) (*os.File, error) {
 }
 
 // counts summarizes the contents of a database in a phrase.
-func counts(c *store.Contents) string {
+func counts(c *datadir.Contents) string {
 	events := webhook.Count(c.Events, "event")
 	if !c.Newest.IsZero() {
 		events += " (newest " + webhook.FormatTime(c.Newest) + ")"

@@ -8,7 +8,7 @@ import (
 
 	"service/internal/control"
 	"service/internal/terminal"
-	"service/store"
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -29,7 +29,7 @@ func (c *compactCmd) Run(ctx context.Context, std Streams) (err error) {
 	if running, err := control.Dial(ctx, c.Data); err == nil {
 		return errors.Join(fmt.Errorf("a server is running on %s: stop it first", c.Data), running.Close())
 	}
-	y, err := store.OpenCompaction(ctx, c.Data)
+	y, err := datadir.OpenCompaction(ctx, c.Data)
 	if err != nil {
 		return err
 	}

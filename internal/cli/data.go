@@ -18,6 +18,7 @@ import (
 	"service/internal/control"
 	"service/internal/server"
 	"service/store"
+	"service/store/datadir"
 )
 
 // dataFlag has the flags of every command that needs the data directory.
@@ -126,7 +127,7 @@ func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams
 	if !errors.Is(err, control.ErrNoServer) {
 		return data{}, err
 	}
-	if err := store.CheckData(d.Data); err != nil {
+	if err := datadir.CheckData(d.Data); err != nil {
 		return data{}, explainNoData(err)
 	}
 	cfg.Dir, cfg.Logger = d.Data, newLogger(std.Err, "text", slog.LevelWarn)
@@ -152,7 +153,7 @@ func dialServer(ctx context.Context, dir, advice string) (*control.Client, error
 
 // explainNoData adds what the operator can do to an error of a command that needs a database.
 func explainNoData(err error) error {
-	var none *store.NoDataError
+	var none *datadir.NoDataError
 	switch {
 	case !errors.As(err, &none):
 		return err

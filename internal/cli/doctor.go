@@ -24,6 +24,7 @@ import (
 	"service/internal/server"
 	"service/internal/terminal"
 	"service/store"
+	"service/store/datadir"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -94,7 +95,7 @@ func (d *diagnosis) remote(ctx context.Context, c *doctorCmd, s *server.Config, 
 		checks = append(checks, func(d *diagnosis) { d.writer(ctx, s) })
 	default:
 		// Read this before the other checks start: all of them lock the data directory.
-		known, knownErr := store.KnownLease(ctx, c.Data)
+		known, knownErr := datadir.KnownLease(ctx, c.Data)
 		checks = append(checks, func(d *diagnosis) { d.lease(ctx, s, known, knownErr) })
 	}
 	if s != nil {

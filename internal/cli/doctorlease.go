@@ -64,7 +64,7 @@ func (d *diagnosis) writer(ctx context.Context, s *server.Config) {
 }
 
 // lease checks whether service serve could take the lease. No server is running; known and err
-// are the results of [store.KnownLease] for the data directory.
+// are the results of [datadir.KnownLease] for the data directory.
 func (d *diagnosis) lease(ctx context.Context, s *server.Config, known int64, err error) {
 	if err == nil {
 		err = prospect(ctx, s, known)

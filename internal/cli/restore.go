@@ -15,6 +15,7 @@ import (
 	"service/internal/server"
 	"service/internal/terminal"
 	"service/store"
+	"service/store/datadir"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -89,8 +90,8 @@ func printAside(std Streams, aside string) {
 // fill replaces the files of the data directory with those of a backup, after it has verified
 // all of them.
 func (c *restoreCmd) fill(
-	ctx context.Context, std Streams, r *store.Restoration, f *os.File,
-) (aside string, a *archive.Archive, contents *store.Contents, err error) {
+	ctx context.Context, std Streams, r *datadir.Restoration, f *os.File,
+) (aside string, a *archive.Archive, contents *datadir.Contents, err error) {
 	info, err := f.Stat()
 	if err == nil {
 		err = roomFor(r.Dir(), info.Size())
@@ -105,7 +106,7 @@ func (c *restoreCmd) fill(
 	if err != nil {
 		return "", nil, nil, err
 	}
-	found, err := store.Inspect(ctx, filepath.Join(r.Dir(), archive.Database), key)
+	found, err := datadir.Inspect(ctx, filepath.Join(r.Dir(), archive.Database), key)
 	if err != nil {
 		return "", nil, nil, err
 	}
@@ -128,7 +129,7 @@ func (c *restoreCmd) fill(
 
 // keys writes the keys of a backup into the directory to restore. It returns the key of the
 // database, from the backup or from the key file.
-func (c *restoreCmd) keys(ctx context.Context, std Streams, r *store.Restoration, a *archive.Archive) ([]byte, error) {
+func (c *restoreCmd) keys(ctx context.Context, std Streams, r *datadir.Restoration, a *archive.Archive) ([]byte, error) {
 	certificate := filepath.Join(r.Dir(), certs.CAFile)
 	if !a.HasKeys() || c.WithoutKeys {
 		if err := os.Remove(certificate); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -163,7 +164,7 @@ func (c *restoreCmd) keys(ctx context.Context, std Streams, r *store.Restoration
 
 // keptKey returns the key from --secret-key-file or the data directory.
 func (c *restoreCmd) keptKey(a *archive.Archive) ([]byte, error) {
-	key, err := store.ReadKeys(c.Data, c.SecretKeyFile)
+	key, err := datadir.ReadKeys(c.Data, c.SecretKeyFile)
 	if c.SecretKeyFile == "" && errors.Is(err, fs.ErrNotExist) {
 		if !a.HasKeys() {
 			return nil, errors.New("the backup has no keys: copy its secret.key into the data directory, or set --secret-key-file")
@@ -243,13 +244,13 @@ func (c *restoreCmd) replica() (from *replica.Config, at time.Time, err error) {
 }
 
 // open locks the data directory for a restore.
-func (c *restoreCmd) open(force bool) (*store.Restoration, error) {
+func (c *restoreCmd) open(force bool) (*datadir.Restoration, error) {
 	if err := c.checkOwner(); err != nil {
 		return nil, err
 	}
-	r, err := store.Restore(c.Data, force)
+	r, err := datadir.Restore(c.Data, force)
 	switch {
-	case errors.Is(err, store.ErrNotEmpty):
+	case errors.Is(err, datadir.ErrNotEmpty):
 		return nil, fmt.Errorf("%w; --force replaces it", err)
 	case errors.Is(err, store.ErrLocked):
 		return nil, fmt.Errorf("%w; stop it first", err)

@@ -11,6 +11,7 @@ import (
 	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -44,7 +45,7 @@ func (c *salvageCmd) Run(ctx context.Context, std Streams) (err error) {
 		return err
 	}
 	defer running.Close()
-	old, err := store.OpenOldData(ctx, c.From)
+	old, err := datadir.OpenOldData(ctx, c.From)
 	if errors.Is(err, store.ErrLocked) {
 		return fmt.Errorf("--from: %w; stop it first", err)
 	} else if err != nil {
@@ -75,7 +76,7 @@ func (c *salvageCmd) Run(ctx context.Context, std Streams) (err error) {
 type salvage struct {
 	std      Streams
 	server   *control.Client
-	old      *store.OldData
+	old      *datadir.OldData
 	dryRun   bool
 	progress *terminal.Progress
 
@@ -140,7 +141,7 @@ func (s *salvage) program(ctx context.Context, program string) error {
 }
 
 // choose returns the events to publish.
-func (s *salvage) choose(events []store.OldEvent, y *api.MissingEvents) (missing []store.OldEvent) {
+func (s *salvage) choose(events []datadir.OldEvent, y *api.MissingEvents) (missing []datadir.OldEvent) {
 	absent := make(map[string]bool, len(y.Missing))
 	for _, id := range y.Missing {
 		absent[id] = true
@@ -158,8 +159,8 @@ func (s *salvage) choose(events []store.OldEvent, y *api.MissingEvents) (missing
 }
 
 // publish publishes missing events in order.
-func (s *salvage) publish(ctx context.Context, program string, missing []store.OldEvent) error {
-	var batch []store.SalvagedEvent
+func (s *salvage) publish(ctx context.Context, program string, missing []datadir.OldEvent) error {
+	var batch []datadir.SalvagedEvent
 	var ids []string
 	bytes := 0
 	flush := func() error {
@@ -237,18 +238,18 @@ func (s *salvage) records(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var present []store.Record
+	var present []datadir.Record
 	if err := s.server.Call(ctx, http.MethodGet, "/v2/owner/records", nil, &present); err != nil {
 		return err
 	}
-	differences := store.CompareRecords(old, present)
+	differences := datadir.CompareRecords(old, present)
 	printDifferences(s.std.Out, differences)
 	return nil
 }
 
 // printDifferences prints the changes of records that only the old primary has. They are not
 // copied: secrets may have changed since, and only an admin should delete records.
-func printDifferences(w io.Writer, all []store.Difference) {
+func printDifferences(w io.Writer, all []datadir.Difference) {
 	if len(all) == 0 {
 		return
 	}

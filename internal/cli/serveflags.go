@@ -13,6 +13,7 @@ import (
 
 	"service/internal/server"
 	"service/store"
+	"service/store/datadir"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -118,7 +119,7 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 	}
 	if s.Dir == "" {
 		f.add("data", "must be a directory")
-	} else if err := store.CheckKeyFile(s.Dir, c.SecretKeyFile); err != nil {
+	} else if err := datadir.CheckKeyFile(s.Dir, c.SecretKeyFile); err != nil {
 		f.add("secret-key-file", "%v", err)
 	}
 	s.AcknowledgeTimeout = f.acknowledge(c, s.Replica)

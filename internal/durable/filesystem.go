@@ -1,5 +1,7 @@
 package durable
 
+import "syscall"
+
 // FileSystemKind is a kind of file system, as far as it matters to what is written to it.
 type FileSystemKind int
 
@@ -19,4 +21,14 @@ func FileSystem(dir string) (name string, kind FileSystemKind) {
 		name += journal(dir)
 	}
 	return name, kind
+}
+
+// FreeSpace returns how many bytes this process can still write to the file system of a directory,
+// and its size.
+func FreeSpace(dir string) (free, size int64, err error) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return 0, 0, err
+	}
+	return int64(st.Bavail) * int64(st.Bsize), int64(st.Blocks) * int64(st.Bsize), nil
 }

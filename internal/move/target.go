@@ -13,6 +13,7 @@ import (
 
 	"service/internal/archive"
 	"service/store"
+	"service/store/datadir"
 	"service/webhook"
 )
 
@@ -334,7 +335,7 @@ func unusable(err error) error {
 	switch {
 	case errors.As(err, &refused):
 		return refused
-	case errors.Is(err, store.ErrUnusable):
+	case errors.Is(err, datadir.ErrUnusable):
 		return webhook.NewError(webhook.CodeInvalid, "The program cannot be imported: "+err.Error()+".")
 	}
 	return err

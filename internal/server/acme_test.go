@@ -36,6 +36,7 @@ import (
 
 	"service/internal/certs"
 	"service/store"
+	"service/store/certificate"
 	"service/test/harness"
 )
 
@@ -501,7 +502,7 @@ func get(t *testing.T, c *http.Client, url string, headers ...string) (*http.Res
 }
 
 // storedLeaves returns the certificates in the database.
-func storedLeaves(t *testing.T, files *store.Certificates) []*x509.Certificate {
+func storedLeaves(t *testing.T, files *certificate.Storage) []*x509.Certificate {
 	t.Helper()
 	paths, err := files.List(t.Context(), "certificates", true)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"service/internal/certs"
-	"service/store"
+	"service/store/datadir"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -30,7 +30,7 @@ func digest(content []byte) string {
 }
 
 // localFiles returns the digests of the files of this node that all nodes need.
-func (cfg *Config) localFiles() (files store.LocalFiles, err error) {
+func (cfg *Config) localFiles() (files datadir.LocalFiles, err error) {
 	types, err := readEventTypes(cfg.Dir)
 	if err != nil {
 		return files, err

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"service/store"
+	"service/store/datadir"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -89,7 +89,7 @@ func (b *Standby) claim(ctx context.Context) ([]*promotion, error) {
 		}
 		if held && err == nil {
 			err = errors.New("another node holds the lease, and this node follows it now; promote it again")
-		} else if held && !errors.Is(err, store.ErrRestored) && !errors.Is(err, replica.ErrUndecided) {
+		} else if held && !errors.Is(err, datadir.ErrRestored) && !errors.Is(err, replica.ErrUndecided) {
 			return nil, err
 		}
 		for _, p := range requests {
@@ -156,7 +156,7 @@ func (b *Standby) acquireOwn(ctx context.Context, known int64, requests *[]*prom
 func (b *Standby) setAside(ctx context.Context, known int64, why error, patient bool) error {
 	old, err := b.data.SetAside(ctx, errors.Is(why, replica.ErrLeaseStale), patient)
 	switch {
-	case errors.Is(err, store.ErrRestored):
+	case errors.Is(err, datadir.ErrRestored):
 		return fmt.Errorf("%w. %w: to serve this data, run service promote --force", err, why)
 	case errors.Is(err, replica.ErrForeign):
 		return fmt.Errorf("%w. %w: to follow that node, use another data directory", err, why)

@@ -29,6 +29,7 @@ import (
 	"service/internal/control"
 	"service/internal/move"
 	"service/store"
+	"service/store/datadir"
 	"service/store/replica"
 	"service/web"
 	"service/webhook"
@@ -77,7 +78,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 			s.Close()
 		}
 	}()
-	if err := store.FinishRestore(cfg.Dir, cfg.Logger); err != nil {
+	if err := datadir.FinishRestore(cfg.Dir, cfg.Logger); err != nil {
 		return nil, err
 	}
 	catalog, err := LoadCatalog(cfg.Dir)

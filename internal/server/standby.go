@@ -23,6 +23,7 @@ import (
 	"service/internal/control"
 	"service/internal/terminal"
 	"service/store"
+	"service/store/datadir"
 	"service/store/replica"
 	"service/web"
 	"service/webhook"
@@ -33,7 +34,7 @@ import (
 // ended.
 type Standby struct {
 	cfg          *Config
-	data         *store.Standby
+	data         *datadir.Standby
 	lease        *replica.Lease
 	node         *replica.Node // used by one goroutine at a time
 	promotions   chan *promotion
@@ -66,7 +67,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 			b.close()
 		}
 	}()
-	if b.data, err = store.OpenStandby(cfg.Dir, cfg.Replica, cfg.SecretKeyFile, cfg.Logger); err != nil {
+	if b.data, err = datadir.OpenStandby(cfg.Dir, cfg.Replica, cfg.SecretKeyFile, cfg.Logger); err != nil {
 		return nil, err
 	}
 	if b.lease, err = cfg.newLease(ctx); err != nil {
@@ -421,7 +422,7 @@ func (b *Standby) status() api.StandbyStatus {
 		s.Reason = b.cannotTakeOver(context.Background(), false)
 	}
 	s.CanTakeOver = s.Reason == ""
-	all, err := store.ListReplaced(b.cfg.Dir)
+	all, err := datadir.ListReplaced(b.cfg.Dir)
 	if err != nil {
 		s.OldData = []string{err.Error()}
 	}

@@ -248,3 +248,13 @@ func Parse(text []byte) ([]Key, bool) {
 	}
 	return keys, 0 < len(keys) && len(keys) <= MaxKeys
 }
+
+// OfContent returns the keyring of a key file's content. It has no file, so its keys cannot be
+// rotated.
+func OfContent(content []byte) (*Keyring, error) {
+	keys, ok := Parse(content)
+	if !ok {
+		return nil, errors.New("the content of its key file is not a key")
+	}
+	return New(nil, keys)
+}

@@ -124,13 +124,10 @@ func (w Writes) ContinueAudit(from string) error {
 	return w.Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditContinue, Detail: gap.String()})
 }
 
-// Each reads the rows of a query.
-type Each func(query string, args []any, row func(scan func(...any) error) error) error
-
 // CheckNewestAudit checks the hashes of the newest entries of the audit log, and that an entry names
 // what was removed before the first one. It returns how many it has checked. The error is a
 // *webhook.AuditFault if they do not match.
-func CheckNewestAudit(each Each) (entries int64, err error) {
+func CheckNewestAudit(each sqlite.EachRow) (entries int64, err error) {
 	v := webhook.AuditVerifier{Suffix: true}
 	err = each(selectAuditSuffix, nil, func(scan func(...any) error) error {
 		e, err := scanAudit(scan, true)
@@ -147,7 +144,7 @@ func CheckNewestAudit(each Each) (entries int64, err error) {
 }
 
 // checkAuditBounds checks that an entry of the audit log names what was removed before the first one.
-func checkAuditBounds(each Each) error {
+func checkAuditBounds(each sqlite.EachRow) error {
 	var first, pruned *webhook.AuditEntry
 	err := each(selectAuditBounds, nil, func(scan func(...any) error) error {
 		e, err := scanAudit(scan, true)

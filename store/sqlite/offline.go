@@ -8,7 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	"service/internal/durable"
 )
 
 // Offline is a database that no process has open, and that is read without changing its
@@ -82,7 +83,7 @@ func newScratch(path string, size int64, parents ...string) (scratch string, err
 		os.Remove(scratch)
 	}
 	for _, parent := range parents {
-		if available, err := freeSpace(parent); err != nil || available < size+size/10 {
+		if available, _, err := durable.FreeSpace(parent); err != nil || available < size+size/10 {
 			continue
 		}
 		if scratch, err = os.MkdirTemp(parent, "salvage-"); err != nil {
@@ -109,13 +110,4 @@ func copyFile(from, to string) (err error) {
 	}
 	_, err = io.Copy(dst, src)
 	return errors.Join(err, dst.Close())
-}
-
-// freeSpace returns the free space in bytes of the file system that contains dir.
-func freeSpace(dir string) (int64, error) {
-	var st syscall.Statfs_t
-	if err := syscall.Statfs(dir, &st); err != nil {
-		return 0, err
-	}
-	return int64(st.Bavail) * int64(st.Bsize), nil
 }

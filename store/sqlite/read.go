@@ -85,3 +85,51 @@ func Drain(rows *sql.Rows, row func(scan func(...any) error) error) error {
 	}
 	return rows.Err()
 }
+
+// ScanRow runs a query and scans its single row.
+type ScanRow = func(query string, args []any, dest ...any) error
+
+// EachRow runs a query and calls row for each row of its result.
+type EachRow = func(query string, args []any, row func(scan func(...any) error) error) error
+
+// Reads returns the functions that read the database with a context.
+func (db *DB) Reads(ctx context.Context) (ScanRow, EachRow) {
+	scan := func(query string, args []any, dest ...any) error { return db.Scan(ctx, query, args, dest...) }
+	each := func(query string, args []any, row func(scan func(...any) error) error) error {
+		return db.Each(ctx, query, args, row)
+	}
+	return scan, each
+}
+
+// ReadsOf is [DB.Reads] for a database that this package only opened.
+func ReadsOf(ctx context.Context, db *sql.DB) (ScanRow, EachRow) {
+	scan := func(query string, args []any, dest ...any) error {
+		return db.QueryRowContext(ctx, query, args...).Scan(dest...)
+	}
+	each := func(query string, args []any, row func(scan func(...any) error) error) error {
+		rows, err := db.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		return Drain(rows, row)
+	}
+	return scan, each
+}
+
+// Pages describes the pages of the database file.
+type Pages struct {
+	All, Free int64
+	Size      int64 // bytes of one
+	Vacuum    int   // auto_vacuum
+}
+
+// IncrementalVacuum is the value of PRAGMA auto_vacuum of a file that can be shrunk.
+const IncrementalVacuum = 2
+
+const selectPages = `SELECT page_count, freelist_count, page_size, auto_vacuum
+	FROM pragma_page_count, pragma_freelist_count, pragma_page_size, pragma_auto_vacuum`
+
+// ScanPages reads the pages of a database.
+func ScanPages(scan ScanRow) (p Pages, err error) {
+	return p, scan(selectPages, nil, &p.All, &p.Free, &p.Size, &p.Vacuum)
+}

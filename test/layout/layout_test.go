@@ -80,7 +80,8 @@ type privilege struct {
 
 var privileges = []privilege{
 	{"database/sql", "", []string{
-		"service/store", "service/store/commits", "service/store/list", "service/store/people", "service/store/sqlite",
+		"service/store", "service/store/certificate", "service/store/clock", "service/store/commits", "service/store/datadir",
+		"service/store/list", "service/store/people", "service/store/record", "service/store/sqlite",
 	},
 		"the only SQL is in store and below it"},
 	{"database/sql/", "", []string{"service/store/sqlite"}, "drivers are store/sqlite's"},
@@ -227,6 +228,7 @@ var privileges = []privilege{
 		"service/internal/terminal",
 		"service/store",
 		"service/store/commits",
+		"service/store/datadir",
 		"service/store/keyring",
 		"service/store/replica",
 		"service/store/sqlite",
@@ -245,6 +247,8 @@ var privileges = []privilege{
 		"service/internal/server",
 		"service/internal/terminal",
 		"service/store",
+		"service/store/clock",
+		"service/store/datadir",
 		"service/store/list",
 		"service/store/replica",
 		"service/store/sqlite",

@@ -13,7 +13,7 @@ var bugs = []bug{
 			"UPDATE deliveries SET attempts_made = (SELECT count(*) FROM attempts WHERE delivery = num), status = ?, failure_reason"},
 		{"store/queue.go", "if err := t.finishAttempt(&c, &a, r.Step); err != nil || ping || !r.Status.Final() {\n\t\treturn err",
 			`if err := error(nil); err != nil || num > 0 {
-		return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.s.clock.stored(now), num)`},
+		return t.Exec("UPDATE deliveries SET status = 'retryable', next_attempt_at = ?, claimed_at = NULL WHERE num = ?", t.s.clock.Stored(now), num)`},
 	}},
 	{"a 4xx is tried again", []edit{
 		{"webhook/attempt.go", "status >= 500 && status <= 599", "status >= 400 && status <= 599"},
@@ -148,13 +148,13 @@ var bugs = []bug{
 		{"dispatcher/attempt.go", "d.beginSending(c.ProgramID, d.attemptContext(ctx))", "d.beginSending(c.ProgramID, ctx)"},
 	}},
 	{"the time of a retry is not that of a clock which has jumped", []edit{
-		{"store/clock.go", "return c.wait(c.now().Add(time.Until(t)))", "return c.wait(t)"},
+		{"store/clock/clock.go", "return c.Wait(c.Now().Add(time.Until(t)))", "return c.Wait(t)"},
 	}},
 	{"retries are not moved when the clock jumps", []edit{
-		{"store/clock.go", "base.wall.Add(jump), base.offset+jump", "base.wall.Add(jump), base.offset"},
+		{"store/clock/clock.go", "base.wall.Add(jump), base.offset+jump", "base.wall.Add(jump), base.offset"},
 	}},
 	{"retention counts all of a jump of the clock", []edit{
-		{"store/clock.go", "min(max(jump-base.behind, 0), c.maxStep)", "max(jump-base.behind, 0)"},
+		{"store/clock/clock.go", "min(max(jump-base.behind, 0), c.maxStep)", "max(jump-base.behind, 0)"},
 	}},
 	{"retention measures the age of a delivery by the time of its creation", []edit{
 		{"store/queue.go", "completed, counted = at, t.counted()", "completed = at"},

@@ -68,8 +68,8 @@ var raceBugs = []testBug{
 			"if r.Status == webhook.StatusFailed && deleted && !ping && !r.Split && c.URLNumber == current {"},
 	}}, "TestIncidentOfAnInterruptedAttempt", "want", "store"},
 	{bug{name: "an incident closes an hour after it was opened", edits: []edit{
-		{"store/incident.go", "in.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))",
-			"if in.quietAt == 0 {\n\t\tin.quietAt = clock.wait(now.Add(webhook.IncidentQuiet))\n\t}"},
+		{"store/incident.go", "in.quietAt = clock.Wait(now.Add(webhook.IncidentQuiet))",
+			"if in.quietAt == 0 {\n\t\tin.quietAt = clock.Wait(now.Add(webhook.IncidentQuiet))\n\t}"},
 	}}, "TestIncidentCloses", "want", "store"},
 	{bug{name: "an open split of an ordered subscription lets the log pass", edits: []edit{
 		{"dispatcher/queue.go", "q.splitTurn || q.Ordered || q.Failing", "q.splitTurn || q.Failing"},

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/datadir"
 	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
@@ -125,7 +126,7 @@ func (r *killedRestore) run(kill func(pid int) bool, args ...string) *os.Process
 func (r *killedRestore) check(data string) (whose string) {
 	t := r.t
 	t.Helper()
-	if err := store.FinishRestore(data, slog.New(slog.DiscardHandler)); err != nil {
+	if err := datadir.FinishRestore(data, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	types, err := filepath.Glob(filepath.Join(data, eventTypesDir, "*"))

@@ -1,4 +1,6 @@
-package store
+// Package certificate stores the certificates of the service, their keys and the ACME accounts, for
+// certmagic. Contents are encrypted.
+package certificate
 
 import (
 	"context"
@@ -12,26 +14,30 @@ import (
 	"time"
 
 	"service/store/keyring"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
 const (
-	// maxCertificateFile is the maximum size of a file in bytes. A certificate chain has a few
+	// maxFile is the maximum size of a file in bytes. A certificate chain has a few
 	// thousand.
-	maxCertificateFile = 1 << 20
+	maxFile = 1 << 20
 	// lockLease is how long a lock lasts beyond what its holder asked for. It matters only when
 	// the holder cannot release the lock, for example because the disk is full.
 	lockLease = 10 * time.Minute
 )
 
-// Certificates is a small file tree in the database for certmagic: certificates, their keys and
+// Storage is a small file tree in the database for certmagic: certificates, their keys and
 // metadata. Contents are encrypted, paths are not. The parts of a path are separated by /. A
 // folder exists while a path begins with its name and a /.
 //
-// Its methods may be called from any goroutine. After [Certificates.Close] they fail, so the
+// Its methods may be called from any goroutine. After [Storage.Close] they fail, so the
 // store can be closed while certmagic still has goroutines.
-type Certificates struct {
-	s       *core
+type Storage struct {
+	db      *sqlite.DB
+	writer  *sqlite.Writer
+	keys    *keyring.Keyring
+	now     func() time.Time
 	process string // a random id of this process, the owner of its locks
 
 	using  sync.RWMutex // read-locked by every method while it runs
@@ -41,41 +47,40 @@ type Certificates struct {
 	unlocked chan struct{} // closed and replaced by every Unlock
 }
 
-// CertificateFile describes a file or folder.
-type CertificateFile struct {
+// File describes a file or folder.
+type File struct {
 	Path    string
 	Folder  bool
 	Size    int64     // bytes; 0 for a folder
 	Changed time.Time // of a folder, the latest of its files
 }
 
-// Certificates returns the certificate storage. Create one per process: two would not share
-// their locks.
-func (s *Store) Certificates() *Certificates {
-	return &Certificates{s: s.core, process: webhook.NewID(), unlocked: make(chan struct{})}
+// New returns the storage in a database. Create one per process: two would not share their locks.
+func New(db *sqlite.DB, keys *keyring.Keyring, now func() time.Time) *Storage {
+	return &Storage{db: db, writer: db.Writer(), keys: keys, now: now, process: webhook.NewID(), unlocked: make(chan struct{})}
 }
 
-// errCertificatesClosed is returned by every method after Close.
-var errCertificatesClosed = fmt.Errorf("%w: certificate storage is closed", ErrUnavailable)
+// errClosed is returned by every method after Close.
+var errClosed = fmt.Errorf("%w: certificate storage is closed", sqlite.ErrUnavailable)
 
 // use begins a method; if it returns nil, the method must call done at its end.
-func (c *Certificates) use(ctx context.Context) error {
+func (c *Storage) use(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	c.using.RLock()
 	if c.closed {
 		c.using.RUnlock()
-		return errCertificatesClosed
+		return errClosed
 	}
 	return nil
 }
 
 // done ends a method that began with use.
-func (c *Certificates) done() { c.using.RUnlock() }
+func (c *Storage) done() { c.using.RUnlock() }
 
 // Close waits for running methods and makes all later calls fail.
-func (c *Certificates) Close() {
+func (c *Storage) Close() {
 	c.using.Lock()
 	defer c.using.Unlock()
 	c.closed = true
@@ -86,36 +91,36 @@ func (c *Certificates) Close() {
 func certificatePlace(path string) string { return "certificate file " + path }
 
 // Store creates or replaces a file.
-func (c *Certificates) Store(ctx context.Context, path string, value []byte) error {
+func (c *Storage) Store(ctx context.Context, path string, value []byte) error {
 	if err := c.use(ctx); err != nil {
 		return err
 	}
 	defer c.done()
-	if len(value) > maxCertificateFile {
-		return fmt.Errorf("store: certificate file %q has %d bytes, the limit is %d", path, len(value), maxCertificateFile)
+	if len(value) > maxFile {
+		return fmt.Errorf("store: certificate file %q has %d bytes, the limit is %d", path, len(value), maxFile)
 	}
-	return c.s.writer.do(func(t *tx) error {
+	return c.writer.Do(func(t *sqlite.Tx) error {
 		return t.Exec("INSERT INTO certificate_files (path, value, size, changed_at) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO UPDATE "+
 			"SET value = ?2, size = ?3, changed_at = ?4",
-			path, c.s.keys.Encrypt(value, certificatePlace(path)), len(value), c.s.clock.now().UnixMilli())
+			path, c.keys.Encrypt(value, certificatePlace(path)), len(value), c.now().UnixMilli())
 	})
 }
 
 // Load reads a file. The error wraps [fs.ErrNotExist] if there is none.
-func (c *Certificates) Load(ctx context.Context, path string) ([]byte, error) {
+func (c *Storage) Load(ctx context.Context, path string) ([]byte, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
 	}
 	defer c.done()
-	return loadCertificateFile(path, c.s.keys, func(into ...any) error {
-		return c.s.db.Scan(ctx, selectCertificateFile, []any{path}, into...)
+	return Load(path, c.keys, func(into ...any) error {
+		return c.db.Scan(ctx, Select, []any{path}, into...)
 	})
 }
 
-const selectCertificateFile = "SELECT value FROM certificate_files WHERE path = ?"
+const Select = "SELECT value FROM certificate_files WHERE path = ?"
 
-// loadCertificateFile returns the content of a file, whose row scan reads.
-func loadCertificateFile(path string, keys *keyring.Keyring, scan func(...any) error) ([]byte, error) {
+// Load returns the content of a file, whose row scan reads.
+func Load(path string, keys *keyring.Keyring, scan func(...any) error) ([]byte, error) {
 	var encrypted []byte
 	switch err := scan(&encrypted); {
 	case errors.Is(err, sql.ErrNoRows):
@@ -136,25 +141,25 @@ func below(path string) (after, before string) {
 
 // Delete removes a file, or a folder with everything in it. It is not an error if path does not
 // exist.
-func (c *Certificates) Delete(ctx context.Context, path string) error {
+func (c *Storage) Delete(ctx context.Context, path string) error {
 	if err := c.use(ctx); err != nil {
 		return err
 	}
 	defer c.done()
 	after, before := below(path)
-	return c.s.writer.do(func(t *tx) error {
+	return c.writer.Do(func(t *sqlite.Tx) error {
 		return t.Exec("DELETE FROM certificate_files WHERE path = ? OR path > ? AND path < ?", path, after, before)
 	})
 }
 
-const selectCertificateFiles = "SELECT path, size, changed_at FROM certificate_files WHERE path = ? " +
+const selectFiles = "SELECT path, size, changed_at FROM certificate_files WHERE path = ? " +
 	"UNION ALL SELECT path, size, changed_at FROM certificate_files WHERE path > ? AND path < ? ORDER BY path"
 
 // files returns the file at path and all files below it.
-func (c *Certificates) files(ctx context.Context, path string) (found []CertificateFile, err error) {
+func (c *Storage) files(ctx context.Context, path string) (found []File, err error) {
 	after, before := below(path)
-	err = c.s.db.Each(ctx, selectCertificateFiles, []any{path, after, before}, func(scan func(...any) error) error {
-		var f CertificateFile
+	err = c.db.Each(ctx, selectFiles, []any{path, after, before}, func(scan func(...any) error) error {
+		var f File
 		var changed int64
 		err := scan(&f.Path, &f.Size, &changed)
 		f.Changed = time.UnixMilli(changed).UTC()
@@ -166,14 +171,14 @@ func (c *Certificates) files(ctx context.Context, path string) (found []Certific
 
 // Exists reports whether there is a file or folder. It returns false if the store cannot be
 // read.
-func (c *Certificates) Exists(ctx context.Context, path string) bool {
+func (c *Storage) Exists(ctx context.Context, path string) bool {
 	_, err := c.Stat(ctx, path)
 	return err == nil
 }
 
 // List returns the sorted paths of the files and folders in a folder, with recursive also of
 // everything below them. The error wraps [fs.ErrNotExist] if there is no such folder.
-func (c *Certificates) List(ctx context.Context, folder string, recursive bool) ([]string, error) {
+func (c *Storage) List(ctx context.Context, folder string, recursive bool) ([]string, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
 	}
@@ -206,22 +211,22 @@ func (c *Certificates) List(ctx context.Context, folder string, recursive bool) 
 }
 
 // Stat describes a file or folder. The error wraps [fs.ErrNotExist] if there is none.
-func (c *Certificates) Stat(ctx context.Context, path string) (CertificateFile, error) {
+func (c *Storage) Stat(ctx context.Context, path string) (File, error) {
 	if err := c.use(ctx); err != nil {
-		return CertificateFile{}, err
+		return File{}, err
 	}
 	defer c.done()
 	found, err := c.files(ctx, path)
 	if err != nil {
-		return CertificateFile{}, err
+		return File{}, err
 	}
 	if len(found) == 0 {
-		return CertificateFile{}, fmt.Errorf("store: certificate file %q: %w", path, fs.ErrNotExist)
+		return File{}, fmt.Errorf("store: certificate file %q: %w", path, fs.ErrNotExist)
 	}
 	if found[0].Path == path {
 		return found[0], nil
 	}
-	folder := CertificateFile{Path: path, Folder: true}
+	folder := File{Path: path, Folder: true}
 	for _, f := range found {
 		if f.Changed.After(folder.Changed) {
 			folder.Changed = f.Changed
@@ -232,7 +237,7 @@ func (c *Certificates) Stat(ctx context.Context, path string) (CertificateFile, 
 
 // Lock takes the lock of a name, and waits while another has it. It lasts until Unlock, at most
 // lockLease unless renewed.
-func (c *Certificates) Lock(ctx context.Context, name string) error {
+func (c *Storage) Lock(ctx context.Context, name string) error {
 	for {
 		c.mu.Lock()
 		unlocked := c.unlocked
@@ -241,7 +246,7 @@ func (c *Certificates) Lock(ctx context.Context, name string) error {
 		if err != nil || until.IsZero() {
 			return err
 		}
-		expired := time.NewTimer(until.Sub(c.s.clock.now()) + time.Millisecond)
+		expired := time.NewTimer(until.Sub(c.now()) + time.Millisecond)
 		select {
 		case <-ctx.Done():
 			expired.Stop()
@@ -254,20 +259,20 @@ func (c *Certificates) Lock(ctx context.Context, name string) error {
 }
 
 // TryLock takes the lock of a name if it is free, and reports whether it did.
-func (c *Certificates) TryLock(ctx context.Context, name string) (bool, error) {
+func (c *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	until, err := c.take(ctx, name)
 	return err == nil && until.IsZero(), err
 }
 
 // take takes a lock and returns the zero time; if another has the lock, it returns when that
 // one expires.
-func (c *Certificates) take(ctx context.Context, name string) (until time.Time, err error) {
+func (c *Storage) take(ctx context.Context, name string) (until time.Time, err error) {
 	if err := c.use(ctx); err != nil {
 		return time.Time{}, err
 	}
 	defer c.done()
-	err = c.s.writer.do(func(t *tx) error {
-		now := c.s.clock.now()
+	err = c.writer.Do(func(t *sqlite.Tx) error {
+		now := c.now()
 		var expires int64
 		err := t.Scan("SELECT expires_at FROM certificate_locks WHERE name = ? AND process = ?", []any{name, c.process}, &expires)
 		switch {
@@ -285,24 +290,24 @@ func (c *Certificates) take(ctx context.Context, name string) (until time.Time, 
 }
 
 // RenewLockLease extends a lock to lease plus lockLease from now.
-func (c *Certificates) RenewLockLease(ctx context.Context, name string, lease time.Duration) error {
+func (c *Storage) RenewLockLease(ctx context.Context, name string, lease time.Duration) error {
 	if err := c.use(ctx); err != nil {
 		return err
 	}
 	defer c.done()
-	return c.s.writer.do(func(t *tx) error {
+	return c.writer.Do(func(t *sqlite.Tx) error {
 		return t.Exec("UPDATE certificate_locks SET expires_at = ? WHERE name = ? AND process = ?",
-			c.s.clock.now().Add(lease+lockLease).UnixMilli(), name, c.process)
+			c.now().Add(lease+lockLease).UnixMilli(), name, c.process)
 	})
 }
 
 // Unlock releases a lock that this process took.
-func (c *Certificates) Unlock(ctx context.Context, name string) error {
+func (c *Storage) Unlock(ctx context.Context, name string) error {
 	if err := c.use(ctx); err != nil {
 		return err
 	}
 	defer c.done()
-	err := c.s.writer.do(func(t *tx) error {
+	err := c.writer.Do(func(t *sqlite.Tx) error {
 		return t.Exec("DELETE FROM certificate_locks WHERE name = ? AND process = ?", name, c.process)
 	})
 	c.mu.Lock()

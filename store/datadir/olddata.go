@@ -1,4 +1,4 @@
-package store
+package datadir
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"service/store/commits"
 	"service/store/dictionary"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -26,12 +27,12 @@ type OldData struct {
 }
 
 // OpenOldData locks a data directory and opens its database for reading. The error wraps
-// [ErrLocked] if a process has it open. The caller must call Close.
+// [sqlite.ErrLocked] if a process has it open. The caller must call Close.
 func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if err := CheckData(dir); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, databaseFile)
+	path := filepath.Join(dir, Database)
 	o := new(OldData)
 	defer func() {
 		if err != nil {
@@ -41,8 +42,8 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if o.lock, err = sqlite.LockDirReadOnly(dir); err != nil {
 		return nil, err
 	}
-	switch err := checkFiles(dir); {
-	case errors.Is(err, ErrDamaged):
+	switch err := CheckFiles(dir); {
+	case errors.Is(err, sqlite.ErrDamaged):
 		o.Warning = err.Error() // what is before the damage can still be read
 	case err != nil:
 		return nil, err
@@ -54,7 +55,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	if err := o.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	if err := schema.Check(path, version); err != nil {
+	if err := schema.Current.Check(path, version); err != nil {
 		return nil, err
 	}
 	if err := commits.Check(ctx, path, o.db.DB); errors.Is(err, commits.ErrMissing) && o.Warning == "" {
@@ -75,8 +76,8 @@ func (o *OldData) Close() error {
 	return errors.Join(errs...)
 }
 
-func (o *OldData) each(ctx context.Context) eachRow {
-	_, each := readsOf(ctx, o.db.DB)
+func (o *OldData) each(ctx context.Context) sqlite.EachRow {
+	_, each := sqlite.ReadsOf(ctx, o.db.DB)
 	return each
 }
 
@@ -138,23 +139,10 @@ func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e Sal
 	return e, delivered, err
 }
 
-// Records is [Store.Records] for the old data.
+// Records is store.Records for the old data.
 func (o *OldData) Records(ctx context.Context) ([]Record, error) {
-	return records(o.each(ctx))
+	return ReadRecords(o.each(ctx))
 }
-
-// Missing returns the ids that no event of a program has, in the given order. Known is false if
-// there is no such program.
-func (s Events) Missing(ctx context.Context, programID string, ids []string) (missing []string, known bool, err error) {
-	if err := s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{programID}, &known); err != nil {
-		return nil, false, err
-	}
-	err = s.db.Each(ctx, selectMissing, []any{programID, sqlite.JSON(ids)}, sqlite.Into(&missing))
-	return missing, known, err
-}
-
-const selectMissing = `SELECT x.value FROM json_each(?2) x
-	WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ?1 AND e.id = x.value) ORDER BY x.key`
 
 // Record is the part of a record other than an event that is compared between two services. It
 // contains no secret.
@@ -168,15 +156,8 @@ type Record struct {
 	Ended     bool      `json:"ended,omitempty"`    // deleted, or revoked
 }
 
-// Records returns all programs, subscriptions, tokens and admins, ordered by kind and then by
-// creation.
-func (s *Store) Records(ctx context.Context) ([]Record, error) {
-	_, each := s.reads(ctx)
-	return records(each)
-}
-
-// records runs the queries of all kinds of records with each.
-func records(each eachRow) ([]Record, error) {
+// ReadRecords runs the queries of all kinds of records with each.
+func ReadRecords(each sqlite.EachRow) ([]Record, error) {
 	var all []Record
 	for _, kind := range [...]struct{ name, query string }{
 		{"program", "SELECT id, id, '', created_at, 0, 0 FROM programs ORDER BY created_at, id"},

@@ -1,4 +1,4 @@
-package store
+package certificate_test
 
 import (
 	"bytes"
@@ -13,12 +13,26 @@ import (
 	"testing"
 	"time"
 
+	"service/store"
+	"service/store/certificate"
+	"service/store/datadir"
 	"service/store/keyring"
+	"service/store/sqlite"
+	"service/store/sqlite/sqlitetest"
 )
 
-func TestCertificateFiles(t *testing.T) {
+func opened(t *testing.T, cfg store.Config) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestFiles(t *testing.T) {
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
-	s := opened(t, Config{Dir: memoryDir(t), Now: func() time.Time { return now }})
+	s := opened(t, store.Config{Dir: t.TempDir(), Now: func() time.Time { return now }})
 	defer s.Close()
 	c, ctx := s.Certificates(), t.Context()
 	if _, err := c.List(ctx, "", true); !errors.Is(err, fs.ErrNotExist) {
@@ -58,10 +72,10 @@ func TestCertificateFiles(t *testing.T) {
 			t.Errorf("list of %q, recursive %t: got %v, %v; want %s", test.folder, test.recursive, got, err, test.want)
 		}
 	}
-	if f, err := c.Stat(ctx, "a/two"); err != nil || f != (CertificateFile{Path: "a/two", Size: 4, Changed: now}) {
+	if f, err := c.Stat(ctx, "a/two"); err != nil || f != (certificate.File{Path: "a/two", Size: 4, Changed: now}) {
 		t.Errorf("got %+v, %v", f, err)
 	}
-	if f, err := c.Stat(ctx, "a/b"); err != nil || f != (CertificateFile{Path: "a/b", Folder: true, Changed: now}) {
+	if f, err := c.Stat(ctx, "a/b"); err != nil || f != (certificate.File{Path: "a/b", Folder: true, Changed: now}) {
 		t.Errorf("got %+v, %v", f, err)
 	}
 	for path, want := range map[string]bool{"a": true, "a/b": true, "a/b/one.crt": true, "a/b/one": false, "": true} {
@@ -75,15 +89,16 @@ func TestCertificateFiles(t *testing.T) {
 	if got, err := c.List(ctx, "", true); err != nil || strings.Join(got, " ") != "a.b ab ab/c" {
 		t.Errorf("after a folder was removed: got %v, %v", got, err)
 	}
-	if err := c.Store(ctx, "big", make([]byte, maxCertificateFile+1)); err == nil {
+	sqlitetest.CheckPlan(t, certificate.DB(c), certificate.SelectFiles, 3, "sqlite_autoindex_certificate_files_1 (path>? AND path<?)")
+	if err := c.Store(ctx, "big", make([]byte, certificate.MaxFile+1)); err == nil {
 		t.Error("a file above the maximum size was stored")
 	}
 }
 
 // No file of the data directory contains the plain content.
-func TestCertificateFilesAreEncrypted(t *testing.T) {
-	dir := memoryDir(t)
-	s := opened(t, Config{Dir: dir})
+func TestFilesAreEncrypted(t *testing.T) {
+	dir := t.TempDir()
+	s := opened(t, store.Config{Dir: dir})
 	c := s.Certificates()
 	if err := c.Store(t.Context(), "certificates/ca/name.key", []byte("canary-93fe1c")); err != nil {
 		t.Fatal(err)
@@ -110,22 +125,26 @@ func TestCertificateFilesAreEncrypted(t *testing.T) {
 		t.Error("no file contains the path: the test reads the wrong files")
 	}
 	// The path is authenticated with the content.
-	s = opened(t, Config{Dir: dir})
-	defer s.Close()
-	err = s.writer.do(func(t *tx) error { return t.Exec("UPDATE certificate_files SET path = 'elsewhere'") })
+	db, err := sqlite.OpenWritable(filepath.Join(dir, datadir.Database))
+	if err == nil {
+		_, err = db.Exec("UPDATE certificate_files SET path = 'elsewhere'")
+		err = errors.Join(err, db.Close())
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	s = opened(t, store.Config{Dir: dir})
+	defer s.Close()
 	if b, err := s.Certificates().Load(t.Context(), "elsewhere"); !errors.Is(err, keyring.ErrDecrypt) {
 		t.Errorf("a moved file: got %q, %v; want an error", b, err)
 	}
 }
 
-func TestCertificateLocks(t *testing.T) {
-	dir := memoryDir(t)
+func TestLocks(t *testing.T) {
+	dir := t.TempDir()
 	var ahead atomic.Int64
 	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	s := opened(t, Config{Dir: dir, Now: clock})
+	s := opened(t, store.Config{Dir: dir, Now: clock})
 	c, ctx := s.Certificates(), t.Context()
 	if err := c.Lock(ctx, "one"); err != nil {
 		t.Fatal(err)
@@ -177,18 +196,18 @@ func TestCertificateLocks(t *testing.T) {
 	if ok, _ := c.TryLock(ctx, "one"); ok {
 		t.Error("the lock expired although it was renewed")
 	}
-	ahead.Store(int64(time.Hour + lockLease + time.Second))
+	ahead.Store(int64(time.Hour + certificate.LockLease + time.Second))
 	if ok, _ := c.TryLock(ctx, "one"); !ok {
 		t.Error("the lock did not expire")
 	}
 	c.Close()
-	if err := c.Unlock(ctx, "one"); !errors.Is(err, ErrUnavailable) {
+	if err := c.Unlock(ctx, "one"); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("after Close: got %v", err)
 	}
 	s.Close()
 
 	// The locks of an ended process are free.
-	s = opened(t, Config{Dir: dir, Now: clock})
+	s = opened(t, store.Config{Dir: dir, Now: clock})
 	defer s.Close()
 	if ok, err := s.Certificates().TryLock(ctx, "one"); err != nil || !ok {
 		t.Errorf("a lock of a process that has ended: got %t, %v", ok, err)

@@ -1,4 +1,4 @@
-package store
+package datadir_test
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"service/store/datadir"
 	"service/store/replica"
 	"service/test/harness"
 )
@@ -18,10 +19,10 @@ func TestStandbyCheckIntact(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "replica")
 	primary := openReplicated(t, dir, fileReplica(t, dir, target))
 	program(t, primary.Store, "p")
-	files := LocalFiles{EventTypes: map[string]string{"order_created.json": "1"}, CA: "2"}
+	files := datadir.LocalFiles{EventTypes: map[string]string{"order_created.json": "1"}, CA: "2"}
 	must(t, primary.SetLocalFiles(t.Context(), files))
 	primary.await("up to date", upToDate)
-	standby, err := OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t))
+	standby, err := datadir.OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t))
 	must(t, err)
 	defer func() { must(t, standby.Close()) }()
 	if err := standby.CheckIntact(t.Context()); !errors.Is(err, replica.ErrNoCopy) {
@@ -36,7 +37,7 @@ func TestStandbyCheckIntact(t *testing.T) {
 		t.Errorf("files of the primary: got %+v, %v, want %+v", got, err, files)
 	}
 
-	f, err := os.OpenFile(standby.path, os.O_RDWR, 0)
+	f, err := os.OpenFile(datadir.CopyPath(standby), os.O_RDWR, 0)
 	must(t, err)
 	_, err = f.WriteAt([]byte(strings.Repeat("damaged ", 1024)), 8192)
 	must(t, errors.Join(err, f.Close()))
@@ -53,19 +54,19 @@ func TestCheckData(t *testing.T) {
 	dir := t.TempDir()
 	check := func(want string) {
 		t.Helper()
-		if err := CheckData(dir); err == nil && want != "" || err != nil && !strings.Contains(err.Error(), want) {
+		if err := datadir.CheckData(dir); err == nil && want != "" || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 	check("there is no data in " + dir)
-	standby, err := OpenStandby(dir, fileReplica(t, dir, filepath.Join(t.TempDir(), "replica")), "", testLogger(t))
+	standby, err := datadir.OpenStandby(dir, fileReplica(t, dir, filepath.Join(t.TempDir(), "replica")), "", testLogger(t))
 	must(t, err)
 	check("it was last a standby")
 	must(t, standby.NotePrimary("machine-1"))
 	must(t, standby.Close())
 	check("it was last a standby of the primary on machine-1")
-	must(t, os.WriteFile(filepath.Join(dir, standbyFolder, primaryFile), []byte(strings.Repeat("x", 1000)), 0o600))
-	check(strings.Repeat("x", maxPrimary))
-	must(t, os.WriteFile(filepath.Join(dir, databaseFile), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, datadir.StandbyFolder, datadir.PrimaryFile), []byte(strings.Repeat("x", 1000)), 0o600))
+	check(strings.Repeat("x", datadir.MaxPrimary))
+	must(t, os.WriteFile(filepath.Join(dir, datadir.Database), nil, 0o600))
 	check("")
 }

@@ -1,23 +1,25 @@
-package store
+package datadir
 
 import (
 	"context"
 	"database/sql"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 
+	"service/store/schema"
 	"service/store/sqlite"
 )
 
-// KnownLease is [Replica.Generation] for a data directory that no process has open, and
+// KnownLease is store.Replica.Generation for a data directory that no process has open, and
 // changes nothing in it. For a directory without a database it returns [NewestData], since
-// that is filled from the replica. The error wraps [ErrLocked] if a process has the directory
+// that is filled from the replica. The error wraps [sqlite.ErrLocked] if a process has the directory
 // open.
 func KnownLease(ctx context.Context, dir string) (generation int64, err error) {
-	path := filepath.Join(dir, databaseFile)
+	path := filepath.Join(dir, Database)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return NewestData, nil
 	}
@@ -38,8 +40,8 @@ func knownLease(ctx context.Context, path string) (generation int64, err error) 
 	defer func() { err = errors.Join(err, db.Close()) }()
 	var restored bool
 	var text sql.NullString
-	err = db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM settings WHERE name = '`+newestSetting+`'),
-		(SELECT CAST(value AS TEXT) FROM settings WHERE name = '`+leaseSetting+`')`).Scan(&restored, &text)
+	err = db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM settings WHERE name = '`+schema.RestoredNewest+`'),
+		(SELECT CAST(value AS TEXT) FROM settings WHERE name = '`+schema.Lease+`')`).Scan(&restored, &text)
 	switch {
 	case err != nil:
 		return 0, err
@@ -50,3 +52,7 @@ func knownLease(ctx context.Context, path string) (generation int64, err error) 
 	}
 	return strconv.ParseInt(text.String, 10, 64)
 }
+
+// NewestData is the generation of data that is known to be the newest, such as what was just
+// restored.
+const NewestData = math.MaxInt64

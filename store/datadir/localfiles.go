@@ -1,4 +1,4 @@
-package store
+package datadir
 
 import (
 	"context"
@@ -6,11 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 
+	"service/store/schema"
 	"service/store/sqlite"
 )
-
-// localFilesSetting has the digests of the primary's [LocalFiles], for standbys.
-const localFilesSetting = "local_files"
 
 // LocalFiles are digests of files that are local to a machine, though all nodes of an installation need
 // the same ones.
@@ -19,26 +17,12 @@ type LocalFiles struct {
 	CA         string            `json:"ca,omitempty"`          // of the local CA's certificate; "" unless clients get it
 }
 
-// SetLocalFiles stores the digests of this node's files if they have changed.
-func (s *Store) SetLocalFiles(ctx context.Context, files LocalFiles) error {
-	text, err := json.Marshal(files)
-	if err != nil {
-		return err
-	}
-	var old []byte
-	err = s.db.Scan(ctx, "SELECT value FROM settings WHERE name = ?", []any{localFilesSetting}, &old)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) || string(old) == string(text) {
-		return err
-	}
-	return s.writer.do(func(t *tx) error { return t.Exec(setSetting, localFilesSetting, text) })
-}
-
 // PrimaryFiles returns the digests of the primary's files, from the copy. The error wraps
 // [replica.ErrNoCopy] if there is no complete copy.
 func (s *Standby) PrimaryFiles(ctx context.Context) (files LocalFiles, err error) {
 	err = s.read(func(db *sqlite.Offline) error {
 		var text []byte
-		err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", localFilesSetting).Scan(&text)
+		err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", schema.LocalFiles).Scan(&text)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		} else if err != nil {

@@ -1,4 +1,4 @@
-package store
+package datadir
 
 import (
 	"context"
@@ -31,8 +31,8 @@ const (
 
 // databaseFiles are all files of a database, including its commit count and Litestream's
 // metadata.
-var databaseFiles = [...]string{databaseFile, databaseFile + "-wal", databaseFile + "-shm", databaseFile + "-journal", commitsFile,
-	"." + databaseFile + "-litestream"}
+var databaseFiles = [...]string{Database, Database + "-wal", Database + "-shm", Database + "-journal", Commits,
+	"." + Database + "-litestream"}
 
 // ErrNotEmpty reports that the data directory contains data.
 var ErrNotEmpty = errors.New("the data directory is not empty")
@@ -50,7 +50,7 @@ type Restoration struct {
 }
 
 // Restore locks a data directory to restore it, and creates it if necessary. The error wraps
-// [ErrLocked] if a process has it open, and [ErrNotEmpty] if it contains data and force is
+// [sqlite.ErrLocked] if a process has it open, and [ErrNotEmpty] if it contains data and force is
 // false. The caller must call Close.
 func Restore(dir string, force bool) (_ *Restoration, err error) {
 	r := &Restoration{dir: dir}
@@ -68,13 +68,13 @@ func Restore(dir string, force bool) (_ *Restoration, err error) {
 	if r.lock, err = sqlite.LockDir(dir); err != nil {
 		return nil, err
 	}
-	if err := tidy(dir); err != nil {
+	if err := Tidy(dir); err != nil {
 		return nil, err
 	}
-	if err := finishRestore(dir, slog.New(slog.DiscardHandler)); err != nil {
+	if err := FinishLocked(dir, slog.New(slog.DiscardHandler)); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{databaseFile, keyring.FileName} {
+	for _, name := range []string{Database, keyring.FileName} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil && !force {
 			return nil, fmt.Errorf("%w: %s exists in %s", ErrNotEmpty, name, dir)
 		}
@@ -144,7 +144,7 @@ func (r *Restoration) Close() error {
 	return errors.Join(errs...)
 }
 
-// FinishRestore finishes an interrupted restore, if there is one. [Open] does so too; this is
+// FinishRestore finishes an interrupted restore, if there is one. store.Open does so too; this is
 // for code that reads files of the data directory before.
 func FinishRestore(dir string, logger *slog.Logger) error {
 	if !isRestoring(dir) {
@@ -154,7 +154,7 @@ func FinishRestore(dir string, logger *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(finishRestore(dir, logger), lock.Close())
+	return errors.Join(FinishLocked(dir, logger), lock.Close())
 }
 
 // isRestoring reports whether a restore was interrupted while it exchanged files.
@@ -167,8 +167,8 @@ func isRestoring(dir string) bool {
 	return false
 }
 
-// finishRestore does the same if the caller holds the lock.
-func finishRestore(dir string, logger *slog.Logger) error {
+// FinishLocked is [FinishRestore] for a caller that holds the lock.
+func FinishLocked(dir string, logger *slog.Logger) error {
 	if !isRestoring(dir) {
 		return nil
 	}
@@ -250,35 +250,19 @@ func setAside(dir, in string) (aside string, err error) {
 	return aside, os.Rename(old, aside)
 }
 
-// tidy removes unfinished files of killed processes. The caller holds the lock.
-func tidy(dir string) error {
-	return errors.Join(durable.RemoveTempAll(dir, databaseFile), durable.RemoveTempAll(dir, restoring))
+// Tidy removes unfinished files of killed processes. The caller holds the lock.
+func Tidy(dir string) error {
+	return errors.Join(durable.RemoveTempAll(dir, Database), durable.RemoveTempAll(dir, restoring))
 }
 
-// continuedSetting is the setting of a database that was restored since it was last open: what it
-// was restored from.
-const continuedSetting = "audit_continued"
-
 // MarkBackup marks the database of a restored backup like [Restoration.FromReplica]: deliveries are
-// paused until they are released, and the next [Open] records that the audit log continues from
+// paused until they are released, and the next store.Open records that the audit log continues from
 // the entry that it ends with, see [webhook.AuditGap]. from describes the backup, and state is its
 // time. No process may have the database open.
 func (r *Restoration) MarkBackup(ctx context.Context, from string, state time.Time) error {
-	db, err := sqlite.OpenWritable(filepath.Join(r.Dir(), databaseFile))
+	db, err := sqlite.OpenWritable(filepath.Join(r.Dir(), Database))
 	if err != nil {
 		return err
 	}
 	return errors.Join(setMarks(ctx, newMark(from, state), true, r.pause(), db.ExecContext), db.Close())
-}
-
-// continueAudit records, once after a restore, from which entry the audit log continues.
-func (s *core) continueAudit() error {
-	return s.writer.do(func(t *tx) error {
-		var from []byte
-		err := t.Scan("SELECT value FROM settings WHERE name = '"+continuedSetting+"'", nil, &from)
-		if err != nil {
-			return sqlite.NoRows(err, nil)
-		}
-		return errors.Join(t.Exec("DELETE FROM settings WHERE name = '"+continuedSetting+"'"), t.people.ContinueAudit(string(from)))
-	})
 }

@@ -1,4 +1,4 @@
--- The schema of the database. A change of it also raises schemaVersion (engine.go), see
+-- The schema of the database. A change of it also raises Version (schema.go), see
 -- docs/decisions/0056-one-schema.md.
 --
 -- Times are Unix milliseconds in UTC. Those that a subscription waits for (next_attempt_at, quiet_at,

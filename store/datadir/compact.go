@@ -1,4 +1,4 @@
-package store
+package datadir
 
 import (
 	"context"
@@ -29,13 +29,13 @@ type Compaction struct {
 	lock *sqlite.DirLock
 }
 
-// OpenCompaction locks a data directory to compact its database. The error wraps [ErrLocked] if
+// OpenCompaction locks a data directory to compact its database. The error wraps [sqlite.ErrLocked] if
 // a process has it open. The caller must call Close.
 func OpenCompaction(ctx context.Context, dir string) (_ *Compaction, err error) {
 	if err := CheckData(dir); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(dir, databaseFile)
+	path := filepath.Join(dir, Database)
 	c := &Compaction{dir: dir, Room: -1}
 	defer func() {
 		if err != nil {
@@ -45,13 +45,13 @@ func OpenCompaction(ctx context.Context, dir string) (_ *Compaction, err error) 
 	if c.lock, err = sqlite.LockDir(dir); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(tidy(dir), finishRestore(dir, slog.New(slog.DiscardHandler)), checkFiles(dir)); err != nil {
+	if err := errors.Join(Tidy(dir), FinishLocked(dir, slog.New(slog.DiscardHandler)), CheckFiles(dir)); err != nil {
 		return nil, err
 	}
 	if err := c.measure(ctx, path); err != nil {
 		return nil, err
 	}
-	if room, err := FreeDisk(dir); err == nil {
+	if room, _, err := durable.FreeSpace(dir); err == nil {
 		c.Room = room
 	}
 	return c, nil
@@ -68,12 +68,12 @@ func (c *Compaction) measure(ctx context.Context, path string) (err error) {
 	if err := commits.Check(ctx, path, db.DB); err != nil {
 		return err
 	}
-	scan, _ := readsOf(ctx, db.DB)
-	p, err := scanPages(scan)
+	scan, _ := sqlite.ReadsOf(ctx, db.DB)
+	p, err := sqlite.ScanPages(scan)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
-	c.Bytes, c.Free, c.Incremental = p.all*p.size, p.free*p.size, p.vacuum == incrementalVacuum
+	c.Bytes, c.Free, c.Incremental = p.All*p.Size, p.Free*p.Size, p.Vacuum == sqlite.IncrementalVacuum
 	// One page in 800 is a pointer map page. The checkpoint before the copy may also
 	// make the old file larger.
 	used := c.Bytes - c.Free
@@ -98,7 +98,7 @@ func (c *Compaction) Run(ctx context.Context, progress func(written int64)) (aft
 			"changed",
 			c.dir, c.Needs, c.Room)
 	}
-	path := filepath.Join(c.dir, databaseFile)
+	path := filepath.Join(c.dir, Database)
 	f, err := durable.CreateTemp(path)
 	if err != nil {
 		return 0, err
@@ -158,7 +158,7 @@ func sameState(ctx context.Context, old, compacted string) error {
 	if err != nil {
 		return err
 	}
-	if is.vacuum != incrementalVacuum || was.schema != is.schema || was.commits != is.commits || was.deliveries != is.deliveries {
+	if is.vacuum != sqlite.IncrementalVacuum || was.schema != is.schema || was.commits != is.commits || was.deliveries != is.deliveries {
 		return fmt.Errorf("%s is not a copy of %s: %+v, want %+v", compacted, old, is, was)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package store
+package datadir_test
 
 import (
 	"context"
@@ -9,14 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"service/store"
+	"service/store/datadir"
 	"service/store/keyring"
 	"service/store/replica"
+	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
 
 // follow runs a standby until stop is called.
-func follow(t *testing.T, s *Standby) (stop func()) {
+func follow(t *testing.T, s *datadir.Standby) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -29,7 +32,7 @@ func follow(t *testing.T, s *Standby) (stop func()) {
 	}
 }
 
-func awaitStandby(t *testing.T, s *Standby, what string, ok func(replica.FollowerState) bool) {
+func awaitStandby(t *testing.T, s *datadir.Standby, what string, ok func(replica.FollowerState) bool) {
 	t.Helper()
 	harness.WaitFor(t, "the standby to be "+what, func() bool { return ok(s.State()) })
 }
@@ -65,19 +68,19 @@ func TestStandby(t *testing.T) {
 			}
 		}
 	}
-	keys, err := ReadKeys(dir, "")
+	keys, err := datadir.ReadKeys(dir, "")
 	must(t, err)
-	open := func() *Standby {
+	open := func() *datadir.Standby {
 		t.Helper()
-		s, err := OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t))
+		s, err := datadir.OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t))
 		must(t, err)
 		return s
 	}
 	publish(10)
 	primary.await("up to date", upToDate)
 	standby := open()
-	if _, err := OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t)); !errors.Is(err, ErrLocked) {
-		t.Errorf("second standby on the data directory: got %v, want %v", err, ErrLocked)
+	if _, err := datadir.OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t)); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("second standby on the data directory: got %v, want %v", err, store.ErrLocked)
 	}
 	stop := follow(t, standby)
 	awaitStandby(t, standby, "following", func(y replica.FollowerState) bool { return y.Following })
@@ -109,7 +112,7 @@ func TestStandby(t *testing.T) {
 	if n := events(t, s.Store); n != 41 {
 		t.Errorf("the promoted standby has %d events, want 41", n)
 	}
-	if l := queue(t, s.Store, sub.ID); l.Wanted == 0 {
+	if l, err := s.Queues().Get(t.Context(), sub.ID); err != nil || l.Wanted == 0 {
 		t.Error("the subscription has no waiting events")
 	}
 	if known, err := s.Replica().Generation(t.Context()); err != nil || known != 0 {
@@ -128,14 +131,14 @@ func TestStandby(t *testing.T) {
 
 // checkNeedsKey checks that a standby can only serve with the key of the primary, and that it
 // reads the file again. It leaves the key in the directory.
-func checkNeedsKey(t *testing.T, s *Standby, keys []byte) {
+func checkNeedsKey(t *testing.T, s *datadir.Standby, keys []byte) {
 	t.Helper()
 	for _, test := range []struct {
 		keys []byte
 		want error
-	}{{nil, ErrKey}, {[]byte(strings.Repeat("5f", 32) + "\n"), ErrKey}, {keys, nil}} {
+	}{{nil, store.ErrKey}, {[]byte(strings.Repeat("5f", 32) + "\n"), store.ErrKey}, {keys, nil}} {
 		if test.keys != nil {
-			must(t, os.WriteFile(filepath.Join(s.dir, keyring.FileName), test.keys, 0o600))
+			must(t, os.WriteFile(filepath.Join(datadir.Dir(s), keyring.FileName), test.keys, 0o600))
 		}
 		if err := s.CheckServable(t.Context()); !errors.Is(err, test.want) {
 			t.Errorf("with the key %q: got %v, want %v", test.keys, err, test.want)
@@ -145,12 +148,12 @@ func checkNeedsKey(t *testing.T, s *Standby, keys []byte) {
 
 // metricsTokens creates tokens, and returns their secrets with whether they may read the metrics of a
 // standby.
-func metricsTokens(t *testing.T, s *Store) map[string]bool {
+func metricsTokens(t *testing.T, s *store.Store) map[string]bool {
 	t.Helper()
 	all := map[string]bool{"": false, "not a token": false}
 	create := func(n webhook.NewToken, may bool) webhook.Token {
 		t.Helper()
-		token, secret, err := s.Tokens().Create(t.Context(), n)
+		token, secret, err := storetest.CreateToken(t.Context(), s, n)
 		must(t, err)
 		all[secret] = may
 		return token
@@ -158,17 +161,17 @@ func metricsTokens(t *testing.T, s *Store) map[string]bool {
 	metrics := webhook.NewToken{UserID: "prometheus", Scopes: []webhook.Scope{webhook.ScopeMetricsRead}}
 	create(metrics, true)
 	revoked := create(metrics, false)
-	_, err := s.Tokens().Revoke(t.Context(), revoked.ID)
+	_, err := storetest.RevokeToken(t.Context(), s, revoked.ID)
 	must(t, err)
 	create(webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}, false)
 	return all
 }
 
 // checkMetricsTokens checks who may read the metrics, once the copy has the tokens.
-func checkMetricsTokens(t *testing.T, s *Standby, want map[string]bool) {
+func checkMetricsTokens(t *testing.T, s *datadir.Standby, want map[string]bool) {
 	t.Helper()
 	may := func(secret string) bool {
-		s.reader = metricsReader{} // without its pause
+		datadir.ForgetReader(s) // without its pause
 		return s.MayReadMetrics(t.Context(), secret)
 	}
 	for secret, allowed := range want {
@@ -197,12 +200,12 @@ func TestSetAside(t *testing.T) {
 			dir, warm := t.TempDir(), t.TempDir()
 			target := filepath.Join(t.TempDir(), "replica")
 			// With a lease nobody waits for signs of life of another.
-			leased := func(s *Store) {
-				must(t, s.Replica().Fence(1, Lease{Valid: func() bool { return true }, Context: t.Context}))
+			leased := func(s *store.Store) {
+				must(t, s.Replica().Fence(1, store.Lease{Valid: func() bool { return true }, Context: t.Context}))
 			}
 			primary := openReplicated(t, dir, fileReplica(t, dir, target), leased)
 			program(t, primary.Store, "p")
-			publish := func(s *Store) {
+			publish := func(s *store.Store) {
 				t.Helper()
 				_, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
 				must(t, err)
@@ -210,22 +213,22 @@ func TestSetAside(t *testing.T) {
 			publish(primary.Store)
 			primary.await("up to date", upToDate)
 			must(t, primary.close())
-			keys, err := ReadKeys(dir, "")
+			keys, err := datadir.ReadKeys(dir, "")
 			must(t, err)
 			must(t, os.WriteFile(filepath.Join(warm, keyring.FileName), keys, 0o600))
-			successor, err := OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t))
+			successor, err := datadir.OpenStandby(warm, fileReplica(t, warm, target), "", testLogger(t))
 			must(t, err)
 			_, err = successor.Promote(t.Context())
 			must(t, err)
 			if test.changes > 0 { // accepted, and not uploaded
-				old, err := Open(t.Context(), Config{Dir: dir, Logger: testLogger(t)})
+				old, err := store.Open(t.Context(), store.Config{Dir: dir, Logger: testLogger(t)})
 				must(t, err)
 				for range test.changes {
 					publish(old)
 				}
 				must(t, old.Close())
 			}
-			undecided, err := OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
+			undecided, err := datadir.OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
 			must(t, err)
 			if _, err := undecided.SetAside(t.Context(), true, true); !errors.Is(err, replica.ErrUndecided) {
 				t.Errorf("before the successor has begun its term: got %v, want %v", err, replica.ErrUndecided)
@@ -235,12 +238,12 @@ func TestSetAside(t *testing.T) {
 			publish(next.Store)
 			next.await("up to date", upToDate)
 
-			s, err := OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
+			s, err := datadir.OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
 			must(t, err)
 			defer s.Close()
 			old, err := s.SetAside(t.Context(), true, true)
 			must(t, err)
-			all, err := ListReplaced(dir)
+			all, err := datadir.ListReplaced(dir)
 			must(t, err)
 			if contained := test.changes == 0; contained != (old == nil) || contained != (len(all) == 0) || contained != s.HasCopy() {
 				t.Fatalf("got %v and %v, copy %v, want the copy: %v", old, all, s.HasCopy(), contained)
@@ -249,7 +252,7 @@ func TestSetAside(t *testing.T) {
 				t.Error("the database is still there")
 			}
 			if old != nil {
-				o, err := OpenOldData(t.Context(), old.Dir)
+				o, err := datadir.OpenOldData(t.Context(), old.Dir)
 				must(t, err)
 				must(t, o.Close())
 			}
@@ -267,12 +270,12 @@ func TestSetAsideRefuses(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "replica")
 	primary := openReplicated(t, dir, fileReplica(t, dir, target))
 	program(t, primary.Store, "p")
-	must(t, primary.Replica().Fence(1, Lease{Valid: func() bool { return true }, Context: t.Context}))
+	must(t, primary.Replica().Fence(1, store.Lease{Valid: func() bool { return true }, Context: t.Context}))
 	primary.await("up to date", upToDate)
 	must(t, primary.close())
 	refuse := func(dir, target string, want error) {
 		t.Helper()
-		s, err := OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
+		s, err := datadir.OpenStandby(dir, fileReplica(t, dir, target), "", testLogger(t))
 		must(t, err)
 		defer s.Close()
 		if _, err := s.SetAside(t.Context(), false, false); !errors.Is(err, want) || !s.HasDatabase() {
@@ -286,12 +289,12 @@ func TestSetAsideRefuses(t *testing.T) {
 	must(t, second.close())
 	refuse(dir, other, replica.ErrForeign)
 	restored := t.TempDir()
-	r, err := Restore(restored, false)
+	r, err := datadir.Restore(restored, false)
 	must(t, err)
 	_, err = r.FromReplica(t.Context(), fileReplica(t, restored, target), time.Time{})
 	must(t, err)
 	_, err = r.Commit()
 	must(t, err)
 	must(t, r.Close())
-	refuse(restored, target, ErrRestored)
+	refuse(restored, target, datadir.ErrRestored)
 }

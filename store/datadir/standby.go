@@ -1,4 +1,4 @@
-package store
+package datadir
 
 import (
 	"context"
@@ -11,19 +11,22 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"service/internal/durable"
+	"service/store/certificate"
+	"service/store/keyring"
+	"service/store/record"
 	"service/store/replica"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
 )
 
 const (
-	// standbyFolder is the directory in the data directory that contains the copy.
-	standbyFolder = "standby"
+	// StandbyFolder is the directory in the data directory that contains the copy.
+	StandbyFolder = "standby"
 	// primaryFile is in standbyFolder. It has the host of the primary as last seen.
 	primaryFile = "primary"
 	// containedFile is in a directory with replaced files whose database is contained in the
@@ -85,7 +88,7 @@ func (s *Standby) MayReadMetrics(ctx context.Context, secret string) bool {
 	}
 	s.reader.next = now.Add(metricsReaderPause)
 	err := s.read(func(db *sqlite.Offline) error {
-		token, err := scanToken(db.QueryRowContext(ctx, "SELECT "+tokenColumns+" FROM tokens WHERE hash = ?", hash[:]).Scan)
+		token, err := record.ScanToken(db.QueryRowContext(ctx, "SELECT "+record.TokenColumns+" FROM tokens WHERE hash = ?", hash[:]).Scan)
 		if err == nil && (!token.Valid(now) || token.ProgramID != "" || !token.Allows(webhook.ScopeMetricsRead)) {
 			err = sql.ErrNoRows
 		}
@@ -122,7 +125,7 @@ func (s *Standby) CheckIntact(ctx context.Context) error {
 		switch {
 		case bounded.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, ErrDamaged):
+		case errors.Is(err, sqlite.ErrDamaged):
 			s.follower.Discard(err)
 			return replica.ErrNoCopy
 		}
@@ -130,18 +133,18 @@ func (s *Standby) CheckIntact(ctx context.Context) error {
 	})
 }
 
-// LoadCertificate is [Certificates.Load] for the copy.
+// LoadCertificate is [certificate.Storage.Load] for the copy.
 func (s *Standby) LoadCertificate(ctx context.Context, path string) (value []byte, err error) {
 	content, err := ReadKeys(s.dir, s.keyFile)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := parseKeyring(content)
+	keys, err := keyring.OfContent(content)
 	if err != nil {
 		return nil, err
 	}
 	err = s.read(func(db *sqlite.Offline) (err error) {
-		value, err = loadCertificateFile(path, keys, db.QueryRowContext(ctx, selectCertificateFile, path).Scan)
+		value, err = certificate.Load(path, keys, db.QueryRowContext(ctx, certificate.Select, path).Scan)
 		return err
 	})
 	return value, err
@@ -156,12 +159,12 @@ func OpenStandby(dir string, cfg *replica.Config, keyFile string, logger *slog.L
 		return nil, err
 	}
 	s := &Standby{
-		dir: dir, cfg: cfg, keyFile: keyFile, path: filepath.Join(dir, standbyFolder, databaseFile), r: r, logger: logger,
+		dir: dir, cfg: cfg, keyFile: keyFile, path: filepath.Join(dir, StandbyFolder, Database), r: r, logger: logger,
 	}
 	s.follower = replica.NewFollower(replica.FollowerConfig{Replica: cfg, Path: s.path, Logger: logger})
-	err = cfg.CheckDatabase(filepath.Join(dir, databaseFile))
+	err = cfg.CheckDatabase(filepath.Join(dir, Database))
 	if err == nil {
-		err = os.MkdirAll(filepath.Join(dir, standbyFolder), 0o700)
+		err = os.MkdirAll(filepath.Join(dir, StandbyFolder), 0o700)
 	}
 	if err == nil {
 		err = s.adoptContained(context.Background())
@@ -177,47 +180,12 @@ func (s *Standby) NotePrimary(host string) error {
 	return durable.WriteFile(filepath.Join(filepath.Dir(s.path), primaryFile), []byte(host+"\n"), 0o600)
 }
 
-// NoDataError means that a data directory has no database.
-type NoDataError struct {
-	Dir     string
-	Standby bool   // a standby ran in it last
-	Primary string // where that standby last saw the primary, "" for nowhere
-}
-
-func (e *NoDataError) Error() string {
-	switch {
-	case e.Primary != "":
-		return fmt.Sprintf("there is no data in %s: it was last a standby of the primary on %s", e.Dir, e.Primary)
-	case e.Standby:
-		return fmt.Sprintf("there is no data in %s: it was last a standby", e.Dir)
-	}
-	return "there is no data in " + e.Dir
-}
-
-// maxPrimary limits the host that CheckData reads, in bytes.
-const maxPrimary = 256
-
-// CheckData returns a [*NoDataError] if a data directory has no database, nil if it has one or is not
-// readable.
-func CheckData(dir string) error {
-	if _, err := os.Stat(filepath.Join(dir, databaseFile)); !errors.Is(err, fs.ErrNotExist) || isRestoring(dir) {
-		return nil
-	}
-	e := &NoDataError{Dir: dir}
-	if _, err := os.Stat(filepath.Join(dir, standbyFolder)); err == nil {
-		e.Standby = true
-		host, _ := os.ReadFile(filepath.Join(dir, standbyFolder, primaryFile)) // advice does without it
-		e.Primary = strings.TrimSpace(string(host[:min(len(host), maxPrimary)]))
-	}
-	return e
-}
-
 // Close unlocks the data directory. The copy stays for the next standby.
 func (s *Standby) Close() error { return s.r.Close() }
 
 // HasDatabase reports whether the directory has a database of its own.
 func (s *Standby) HasDatabase() bool {
-	_, err := os.Lstat(filepath.Join(s.dir, databaseFile))
+	_, err := os.Lstat(filepath.Join(s.dir, Database))
 	return err == nil
 }
 
@@ -228,7 +196,7 @@ func (s *Standby) HasCopy() bool {
 
 // Generation is [KnownLease] for the directory's own database.
 func (s *Standby) Generation(ctx context.Context) (int64, error) {
-	return knownLease(ctx, filepath.Join(s.dir, databaseFile))
+	return knownLease(ctx, filepath.Join(s.dir, Database))
 }
 
 // State returns the state of the copy.
@@ -245,14 +213,14 @@ func (s *Standby) HasNewestTerm(ctx context.Context) (bool, error) {
 
 // CheckServable returns nil if this binary could serve the directory's own database or, without
 // one, the copy: it has the schema of this binary, and the key file decrypts its secrets. The
-// error wraps [ErrKey] if the key file is missing or wrong, and [replica.ErrNoCopy] if there is
+// error wraps [keyring.ErrKey] if the key file is missing or wrong, and [replica.ErrNoCopy] if there is
 // no complete copy.
 func (s *Standby) CheckServable(ctx context.Context) error {
 	keys, keyErr := ReadKeys(s.dir, s.keyFile)
 	if keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist) {
 		return keyErr
 	}
-	if path := filepath.Join(s.dir, databaseFile); s.HasDatabase() {
+	if path := filepath.Join(s.dir, Database); s.HasDatabase() {
 		db, err := sqlite.OpenReadOnly(path)
 		if err != nil {
 			return err
@@ -269,11 +237,11 @@ func checkServable(ctx context.Context, path string, db *sql.DB, keys []byte, ke
 	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return err
 	}
-	if err := schema.Check(path, version); err != nil {
+	if err := schema.Current.Check(path, version); err != nil {
 		return err
 	}
 	var check []byte
-	err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", keyCheck).Scan(&check)
+	err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", keyring.CheckPlace).Scan(&check)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil // nothing has been encrypted yet
 	} else if err != nil {
@@ -282,12 +250,12 @@ func checkServable(ctx context.Context, path string, db *sql.DB, keys []byte, ke
 	if keyErr != nil {
 		return keyErr
 	}
-	ring, err := parseKeyring(keys)
+	ring, err := keyring.OfContent(keys)
 	if err != nil {
 		return err
 	}
 	if !ring.Fits(check) {
-		return fmt.Errorf("%w: the secret key does not decrypt the secrets of the database", ErrKey)
+		return fmt.Errorf("%w: the secret key does not decrypt the secrets of the database", keyring.ErrKey)
 	}
 	return nil
 }
@@ -300,7 +268,7 @@ func checkServable(ctx context.Context, path string, db *sql.DB, keys []byte, ke
 // Nothing changes if the error wraps [ErrRestored], [replica.ErrForeign] or
 // [replica.ErrUndecided]; patient makes the last one impossible.
 func (s *Standby) SetAside(ctx context.Context, displaced, patient bool) (*Replaced, error) {
-	path := filepath.Join(s.dir, databaseFile)
+	path := filepath.Join(s.dir, Database)
 	position, changes, err := replica.Compare(ctx, s.cfg, path, displaced)
 	if errors.Is(err, replica.ErrUndecided) && !patient {
 		changes, err = replica.UnknownChanges, nil
@@ -358,7 +326,7 @@ func (s *Standby) adoptContained(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", mark, err)
 		}
 		aside := filepath.Dir(mark)
-		if err := s.adopt(ctx, filepath.Join(aside, databaseFile), p); err != nil {
+		if err := s.adopt(ctx, filepath.Join(aside, Database), p); err != nil {
 			return fmt.Errorf("make the replaced database in %s the copy: %w", aside, err)
 		}
 		if err := os.RemoveAll(aside); err != nil {
@@ -455,7 +423,7 @@ func (s *Standby) Promote(ctx context.Context) (y Restored, err error) {
 		return y, err
 	}
 	y.State = state
-	path := filepath.Join(s.r.Dir(), databaseFile)
+	path := filepath.Join(s.r.Dir(), Database)
 	if err := os.Rename(s.path, path); err != nil {
 		return y, err
 	}
@@ -470,5 +438,5 @@ func (s *Standby) Promote(ctx context.Context) (y Restored, err error) {
 	if _, err := s.r.Commit(); err != nil {
 		return y, err
 	}
-	return y, errors.Join(os.RemoveAll(filepath.Join(s.dir, standbyFolder)), s.r.Close())
+	return y, errors.Join(os.RemoveAll(filepath.Join(s.dir, StandbyFolder)), s.r.Close())
 }

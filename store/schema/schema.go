@@ -1,0 +1,41 @@
+// Package schema has the schema of the database, and the names of its settings that more than one
+// package uses.
+package schema
+
+import (
+	_ "embed"
+
+	"service/store/sqlite"
+)
+
+// Version is the version of the schema. It increases with every change of schema.sql, which
+// a test checks. Databases of lower versions are rejected, unless Current has migrations for them.
+// Versions below 100 were never released.
+const Version = 111
+
+// Script creates the tables and indexes of an empty database.
+//
+//go:embed schema.sql
+var Script string
+
+// Current is the schema of this binary.
+var Current = &sqlite.Schema{Version: Version, Script: Script}
+
+// Settings, which are rows of the table of that name.
+const (
+	// Continued marks a database that was restored since it was last open: what it was restored from.
+	Continued = "audit_continued"
+	// Restored is stored in a database that service restore restored, until its deliveries are
+	// released.
+	Restored = "restored"
+	// RestoredNewest marks data that was restored as the newest, whatever lease it was written under.
+	// The first write under a new lease removes it.
+	RestoredNewest = "restored_newest"
+	// Lease is the lease generation under which the data was last written.
+	Lease = "lease"
+	// LocalFiles has the digests of the primary's local files, for standbys.
+	LocalFiles = "local_files"
+)
+
+// Set stores a setting: its name is ?1 and its value ?2.
+const Set = "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value"

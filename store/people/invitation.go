@@ -2,8 +2,6 @@ package people
 
 import (
 	"context"
-	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -62,23 +60,18 @@ func (s Admins) Invitations(ctx context.Context) ([]webhook.Invitation, error) {
 
 // Invitation returns the open invitation with a code, and false if there is none.
 func (s Admins) Invitation(ctx context.Context, code string) (webhook.Invitation, bool, error) {
-	hash := sha256.Sum256([]byte(code))
-	in, err := scanInvitation(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectInvitation, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return in, false, nil
-	}
-	return in, err == nil && s.now().Before(in.ExpiresAt), err
+	in, found, err := bySecret(Reads(s).scan(ctx), selectInvitation, code, scanInvitation)
+	return in, found && s.now().Before(in.ExpiresAt), err
 }
 
 // AcceptInvitation creates the admin of an open invitation, which ends. The error is a
 // *webhook.Error if no invitation with the code is open.
 func (w AdminWrites) AcceptInvitation(code string, password webhook.PasswordHash) (webhook.Admin, webhook.Invitation, error) {
-	hash := sha256.Sum256([]byte(code))
-	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitation, []any{hash[:]}, dest...) })
+	in, found, err := bySecret(w.t.Scan, selectInvitation, code, scanInvitation)
 	if err != nil {
-		return webhook.Admin{}, in, sqlite.NoRows(err, webhook.NotFound("invitation"))
+		return webhook.Admin{}, in, err
 	}
-	if !w.now().Before(in.ExpiresAt) {
+	if !found || !w.now().Before(in.ExpiresAt) {
 		return webhook.Admin{}, in, webhook.NotFound("invitation")
 	}
 	a, err := w.Create(in.Email, in.Role, password) // which removes the invitation

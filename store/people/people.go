@@ -8,6 +8,9 @@ package people
 import (
 	"time"
 
+	"crypto/sha256"
+
+	"context"
 	"service/store/list"
 	"service/store/sqlite"
 )
@@ -56,3 +59,17 @@ type (
 	// ShareWrites end links to deliveries.
 	ShareWrites Writes
 )
+
+// scan returns the function that reads a row with a context.
+func (s Reads) scan(ctx context.Context) sqlite.ScanRow {
+	scan, _ := s.lists.DB.Reads(ctx)
+	return scan
+}
+
+// bySecret reads the row of a secret, whose SHA-256 is the argument of the query, and reports whether
+// there is one. The caller checks when it ends.
+func bySecret[T any](scan sqlite.ScanRow, query, secret string, read func(scan func(...any) error) (T, error)) (T, bool, error) {
+	hash := sha256.Sum256([]byte(secret))
+	row, err := read(func(dest ...any) error { return scan(query, []any{hash[:]}, dest...) })
+	return row, err == nil, sqlite.NoRows(err, nil)
+}

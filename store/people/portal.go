@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/base64"
-	"errors"
 	"strings"
 	"time"
 
@@ -73,12 +71,8 @@ func (w Writes) CreatePortalLink(n webhook.NewPortalLink, by webhook.AuditEntry)
 // Link returns the open link with a code, and false if there is none or its program cannot be
 // used.
 func (s Portal) Link(ctx context.Context, code string) (webhook.PortalLink, bool, error) {
-	hash := sha256.Sum256([]byte(code))
-	l, err := scanPortalLink(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectPortalLink, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return l, false, nil
-	}
-	return l, err == nil && s.now().Before(l.ExpiresAt), err
+	l, found, err := bySecret(Reads(s).scan(ctx), selectPortalLink, code, scanPortalLink)
+	return l, found && s.now().Before(l.ExpiresAt), err
 }
 
 // BeginSession uses a link, which ends with that, and returns a session with its secret, of
@@ -124,22 +118,14 @@ func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed
 // Session returns the session with a secret, and false if there is none or its program cannot be
 // used.
 func (s Portal) Session(ctx context.Context, secret string) (webhook.PortalSession, bool, error) {
-	hash := sha256.Sum256([]byte(secret))
-	p, err := scanPortalSession(func(dest ...any) error { return s.lists.DB.Scan(ctx, openPortalSession, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return p, false, nil
-	}
-	return p, err == nil && s.now().Before(p.ExpiresAt), err
+	p, found, err := bySecret(Reads(s).scan(ctx), openPortalSession, secret, scanPortalSession)
+	return p, found && s.now().Before(p.ExpiresAt), err
 }
 
 // Session is [Portal.Session] as of this write.
 func (w PortalWrites) Session(secret string) (webhook.PortalSession, bool, error) {
-	hash := sha256.Sum256([]byte(secret))
-	p, err := scanPortalSession(func(dest ...any) error { return w.t.Scan(openPortalSession, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return p, false, nil
-	}
-	return p, err == nil && w.now().Before(p.ExpiresAt), err
+	p, found, err := bySecret(w.t.Scan, openPortalSession, secret, scanPortalSession)
+	return p, found && w.now().Before(p.ExpiresAt), err
 }
 
 // Sessions returns the open sessions in the portal of a program, newest first, and the number of
@@ -155,15 +141,12 @@ func (s Portal) Sessions(ctx context.Context, programID string) (sessions []webh
 
 // EndSession ends the session with a secret, and reports whether there was one.
 func (w PortalWrites) EndSession(secret string) (webhook.PortalSession, bool, error) {
-	hash := sha256.Sum256([]byte(secret))
-	p, err := scanPortalSession(func(dest ...any) error { return w.t.Scan(selectPortalSession, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return p, false, nil
-	}
-	if err == nil {
+	session, found, err := bySecret(w.t.Scan, selectPortalSession, secret, scanPortalSession)
+	if found {
+		hash := sha256.Sum256([]byte(secret))
 		err = w.t.Exec("DELETE FROM portal_sessions WHERE hash = ?", hash[:])
 	}
-	return p, err == nil, err
+	return session, found && err == nil, err
 }
 
 // EndAccess ends all sessions in the portal of a program and all its links, and returns how

@@ -5,9 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"database/sql"
 	"encoding/base64"
-	"errors"
 	"strings"
 	"time"
 
@@ -96,32 +94,24 @@ func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool
 // GetUnseen is Get for requests that a browser makes by itself, such as those of a live page.
 // It does not mark the session as seen, so that it ends when the admin is inactive.
 func (s Sessions) GetUnseen(ctx context.Context, secret string) (webhook.Session, bool, error) {
-	hash := sha256.Sum256([]byte(secret))
-	found, err := scanSession(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectSession, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return found, false, nil
-	}
-	if err != nil {
-		return found, false, err
+	session, found, err := bySecret(Reads(s).scan(ctx), selectSession, secret, scanSession)
+	if !found {
+		return session, false, err
 	}
 	now := s.now()
-	judged := found
+	judged := session
 	if s.lists.DB.Writer().Failed() {
 		judged.SeenAt = now
 	}
-	return found, judged.Valid(now), nil
+	return session, judged.Valid(now), nil
 }
 
 // Get returns the session with a secret and the current role of its admin, as of this write,
 // and false if there is none or it has expired. It ignores inactivity, which [Sessions.Get] checks
 // when a request begins.
 func (w SessionWrites) Get(secret string) (webhook.Session, bool, error) {
-	hash := sha256.Sum256([]byte(secret))
-	found, err := scanSession(func(dest ...any) error { return w.t.Scan(selectSession, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return found, false, nil
-	}
-	return found, err == nil && w.now().Before(found.ExpiresAt), err
+	session, found, err := bySecret(w.t.Scan, selectSession, secret, scanSession)
+	return session, found && w.now().Before(session.ExpiresAt), err
 }
 
 // List returns the active sessions of an admin, at most [webhook.MaxSessions], newest first.
@@ -135,15 +125,12 @@ func (s Sessions) List(ctx context.Context, adminID string) ([]webhook.Session, 
 
 // End ends the session with a secret, and reports whether there was one.
 func (w SessionWrites) End(secret string) (webhook.Session, bool, error) {
-	hash := sha256.Sum256([]byte(secret))
-	found, err := scanSession(func(dest ...any) error { return w.t.Scan(selectSession, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return found, false, nil
-	}
-	if err == nil {
+	session, found, err := bySecret(w.t.Scan, selectSession, secret, scanSession)
+	if found {
+		hash := sha256.Sum256([]byte(secret))
 		err = w.t.Exec("DELETE FROM sessions WHERE hash = ?", hash[:])
 	}
-	return found, err == nil, err
+	return session, found && err == nil, err
 }
 
 // Revoke ends a session of an admin. The error is a *webhook.Error if the admin has no

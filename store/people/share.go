@@ -2,9 +2,6 @@ package people
 
 import (
 	"context"
-	"crypto/sha256"
-	"database/sql"
-	"errors"
 	"time"
 
 	"service/store/list"
@@ -56,12 +53,8 @@ func (s Shares) List(ctx context.Context, deliveryID string) ([]webhook.Share, e
 
 // Get returns the link with a code, and false if none is open.
 func (s Shares) Get(ctx context.Context, code string) (webhook.Share, bool, error) {
-	hash := sha256.Sum256([]byte(code))
-	sh, err := scanShare(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectShare, []any{hash[:]}, dest...) })
-	if errors.Is(err, sql.ErrNoRows) {
-		return sh, false, nil
-	}
-	return sh, err == nil && s.now().Before(sh.ExpiresAt), err
+	sh, found, err := bySecret(Reads(s).scan(ctx), selectShare, code, scanShare)
+	return sh, found && s.now().Before(sh.ExpiresAt), err
 }
 
 // Revoke ends one link to a delivery. The error is a *webhook.Error if there is no such

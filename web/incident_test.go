@@ -281,7 +281,7 @@ func TestIncidentPages(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		wants(path, "<strong>Resolved: 401 Unauthorized</strong>", "a delivery succeeded", "2 deliveries failed permanently",
 			"Resend them now", ">Resent</a>", "Probe: ", ">200 OK</a>")
-		wants("/", "No open incidents", ">No incidents</span>")
+		wants("/", "Failed deliveries are left to resend", ">No incidents</span>", "Resend 2")
 		wants("/incidents", path, "resolved", "Resend 2")
 		wants("/incidents/"+webhook.NewID(), "Not found")
 	})

@@ -124,7 +124,7 @@ if (javaScript) {
   await timed("without JavaScript", () => withoutScript(page, "Partner N", none));
 }
 
-// Was the event with content_id 4711 delivered? The page of the event says so.
+// Was the event with content_id 4711 delivered? Its page says so.
 await timed("proof of a delivery", async () => {
   await visit(page, "/");
   await page.fill("#find", "content_id:4711");

@@ -68,7 +68,7 @@ func alertTable(alerts []store.Alert, f ui.Frame) templ.Component {
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Table("Recent alerts", ui.Column{Name: "Subscription"}, ui.Column{Name: "Alert", Class: "w-state"}, ui.Column{Name: "Response", Class: "w-why"}, ui.Column{Name: "Time", Class: "w-time"}, ui.Column{Name: "Sent", Class: "w-why"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var3), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Table("Recent alerts", ui.Column{Name: "Subscription"}, ui.Column{Name: "Alert", Class: "w-waits"}, ui.Column{Name: "Response", Class: "w-why"}, ui.Column{Name: "Time", Class: "w-time"}, ui.Column{Name: "Sent", Class: "w-state"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var3), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

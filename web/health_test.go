@@ -95,7 +95,7 @@ func TestHealthIsQuiet(t *testing.T) {
 			[]string{"No open incidents", ">8</a>", ">at least 100</a>"}, []string{healthy}},
 		"nothing is there": {func(o *overview) { o.totals.Subscriptions = 0 }, nil, []string{healthy, `class="strip"`}},
 		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
-			"5 endpoints need attention", "5 open", "2 subscriptions of hooks.example", "<b>624</b>", "<b>10</b>", ": 401 Unauthorized",
+			"5 endpoints need attention", "5 open", "2 subscriptions of hooks.example:", "<b>624</b>", "<b>10</b>", " 401 Unauthorized",
 			"<b>at least 10,000</b>", "no success on record", "disabled: new events are not delivered", "Resend 1", "1 more incident",
 			"Copy message for partner", `<span class="folded">: Partner Y</span>`, "Partner Y", "404 Not Found",
 		}, []string{healthy, "second line ", "key=secret"}},

@@ -199,7 +199,7 @@ func TestIncidentOverview(t *testing.T) {
 		fail("One", 401, true)
 		fail("Two", 401, true)
 		page = signedIn(t, w)
-		got := in("/incidents", "Open", ">3</span>", "2 subscriptions of one.example", ": 401 Unauthorized", ">One</a>", ">Two</a>",
+		got := in("/incidents", "Open", ">3</span>", "2 subscriptions of one.example:", " 401 Unauthorized", ">One</a>", ">Two</a>",
 			">Degraded</a>", " · 410 Gone", "Resolved", ">Recent</a>", " · 404 Not Found", " · resolved ", "1 delivery failed permanently",
 			">All incidents</a>")
 		if strings.Contains(got, ">Old</a>") || strings.Count(got, "/probe\"") != 2 {

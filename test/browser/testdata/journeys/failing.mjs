@@ -87,5 +87,27 @@ await until("the entry in the timeline", async () => {
   return /resent in \d+ deliver(y|ies) by ada@example.com: \d+ succeeded/.test(await page.locator("#incident-timeline").innerText());
 });
 await checkPage(page);
+
+// The message for the partner gets a portal link, and is copied with it.
+const addLink = () => page.getByRole("button", { name: "Copy with a link to view" }).click();
+await (javaScript ? addLink() : waitForLoad(page, addLink));
+const withLink = page.locator("#partner-message", { hasText: "/portal/link/" });
+await withLink.waitFor();
+if (javaScript) {
+  await until("the message with the link in the clipboard", async () => await page.evaluate(() => navigator.clipboard.readText()) === await withLink.textContent());
+}
+await checkPage(page);
+
+// The result of a test alert appears on the page.
+await visit(page, "/alerts/new");
+await page.getByLabel("Name").fill("On call");
+await page.getByLabel("URL").fill(server.url);
+await waitForLoad(page, () => page.getByRole("button", { name: "Create channel" }).click());
+await visit(page, "/alerts");
+const test = () => page.getByRole("button", { name: "Send test alert to On call" }).click();
+await (javaScript ? test() : waitForLoad(page, test));
+await page.locator("#tested").getByText("On call: test alert sent (200 OK)").waitFor();
+check(!javaScript || new URL(page.url()).pathname === "/alerts", "the result appears where the button is");
+await checkPage(page);
 server.close();
 await done();

@@ -468,8 +468,8 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 // nameWithoutSNI returns the domain whose certificate a client without SNI gets. Clients send no
 // SNI to an IP address, and behind NAT that is not the address of the connection: it is the
 // address in Domains that the client reached, else the first one of that family, else the first
-// one, else the first domain. It is LocalName for a client on this host, which reaches the service
-// at a loopback address.
+// one, else the first domain. It is LocalName for a client that reaches the service at a loopback
+// address, except at a standby: its health checks come from a proxy that may be on this host.
 func (c *Manager) nameWithoutSNI(conn net.Conn) string {
 	var local netip.Addr
 	if conn != nil {
@@ -492,7 +492,7 @@ func (c *Manager) nameWithoutSNI(conn net.Conn) string {
 			best, rank = domain, 1
 		}
 	}
-	if local.IsLoopback() {
+	if local.IsLoopback() && c.copied == nil {
 		return LocalName
 	}
 	return best

@@ -395,8 +395,12 @@ func TestNameWithoutSNI(t *testing.T) {
 		{"2620:fe::99", []string{ipv4, ipv6}, ipv6},
 		{"127.0.0.1", []string{name, ipv4}, LocalName},
 		{"::1", []string{name}, LocalName},
+		{"standby", []string{name}, name},
 	} {
 		c := &Manager{cfg: Config{Domains: test.domains}}
+		if test.local == "standby" {
+			c.copied, test.local = new(copied), "127.0.0.1"
+		}
 		if got := c.nameWithoutSNI(localConn{addr: net.TCPAddr{IP: net.ParseIP(test.local)}}); got != test.want {
 			t.Errorf("%s with %q: got %s, want %s", test.local, test.domains, got, test.want)
 		}

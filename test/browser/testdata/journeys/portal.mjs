@@ -26,9 +26,10 @@ const press = async (page, selector) => {
   actions++;
   const control = page.locator(selector).first();
   if (!javaScript) return control.tap();
-  await control.evaluate((e) => e.setAttribute("data-next", ""));
-  await tabTo(page, "[data-next]");
-  await page.evaluate(() => document.activeElement.removeAttribute("data-next"));
+  // A refresh of the page leaves attributes with this prefix alone.
+  await control.evaluate((e) => e.setAttribute("data-htmx-powered-next", ""));
+  await tabTo(page, "[data-htmx-powered-next]");
+  await page.evaluate(() => document.activeElement.removeAttribute("data-htmx-powered-next"));
   await page.keyboard.press("Enter");
 };
 const load = (page, selector) => waitForLoad(page, () => press(page, selector));

@@ -142,7 +142,7 @@ func TestFirstHour(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:8443", "127.0.0.1:9000"} {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
-			t.Skipf("NOT TESTED: a port of the documentation is taken: %v", err)
+			harness.Unavailable(t, "walkthrough", err)
 		}
 		l.Close()
 	}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"service/store"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -157,7 +157,7 @@ func (s *simulation) auditCounts(sub *modelSubscription, stored map[string]webho
 		}
 	}
 	waiting := waitingIn(stored)
-	if n := view.WaitingDeliveries; n != min(waiting, store.CountLimit) {
+	if n := view.WaitingDeliveries; n != min(waiting, record.CountLimit) {
 		// A retry may have been claimed between the two readings.
 		if again, err := s.deliveries(sub.program, sub.id); err != nil || waitingIn(again) == waiting {
 			s.violate(promiseCounts, "subscription %d: %d deliveries are said to wait, %d do: %v", sub.index, n, waiting, err)
@@ -169,7 +169,7 @@ func (s *simulation) auditCounts(sub *modelSubscription, stored map[string]webho
 	if s.crashed || !end || !s.changes.removedBefore.IsZero() || !s.faults.last().IsZero() {
 		return // counts in memory were lost, are of deliveries that are gone, or an attempt has no result
 	}
-	stats, err := s.d.store.Figures().Stats(context.Background(), sub.program, sub.id, store.StatHour,
+	stats, err := s.d.store.Figures().Stats(context.Background(), sub.program, sub.id, record.StatHour,
 		time.UnixMilli(0), s.wall().AddDate(9, 0, 0))
 	var counted webhook.Stat
 	for i := range stats {

@@ -1,12 +1,12 @@
 package store
 
 import (
-	"math"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -47,13 +47,13 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 
 func TestLossesAndAlerts(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
-		losses := func(limit int) ([]Loss, LossTotals) {
+		losses := func(limit int) ([]record.Loss, record.LossTotals) {
 			t.Helper()
 			got, totals, err := s.Subscriptions().Losses(t.Context(), limit)
 			must(t, err)
 			return got, totals
 		}
-		if got, totals := losses(10); len(got) != 0 || totals != (LossTotals{}) {
+		if got, totals := losses(10); len(got) != 0 || totals != (record.LossTotals{}) {
 			t.Errorf("without losses: got %v, %v", got, totals)
 		}
 		if got, err := s.Alerts().Last(t.Context(), 10); err != nil || len(got) != 0 {
@@ -71,16 +71,16 @@ func TestLossesAndAlerts(t *testing.T) {
 		_, err := s.Subscriptions().Delete(t.Context(), "p", one.ID)
 		must(t, err)
 		sweepAt(t, s, time.Now().Add(-time.Hour)) // removes the one event
-		first := Loss{SubscriptionID: one.ID, ProgramID: "p", URL: one.URL, Deleted: true, Events: 3, FirstAt: start.Add(2 * time.Hour),
+		first := record.Loss{SubscriptionID: one.ID, ProgramID: "p", URL: one.URL, Deleted: true, Events: 3, FirstAt: start.Add(2 * time.Hour),
 			LastAt: start.Add(2 * time.Hour)}
-		second := Loss{SubscriptionID: two.ID, ProgramID: "p", URL: two.URL, Events: 1, FirstAt: start.Add(4 * time.Hour),
+		second := record.Loss{SubscriptionID: two.ID, ProgramID: "p", URL: two.URL, Events: 1, FirstAt: start.Add(4 * time.Hour),
 			LastAt: start.Add(4 * time.Hour)}
 		got, totals := losses(10)
-		if diff := cmp.Diff([]Loss{second, first}, got); diff != "" || totals != (LossTotals{Subscriptions: 2, Events: 4}) {
+		if diff := cmp.Diff([]record.Loss{second, first}, got); diff != "" || totals != (record.LossTotals{Subscriptions: 2, Events: 4}) {
 			t.Errorf("totals %v, losses (-want +got):\n%s", totals, diff)
 		}
 		got, totals = losses(1)
-		if diff := cmp.Diff([]Loss{second}, got); diff != "" || totals != (LossTotals{Subscriptions: 2, Events: 4}) {
+		if diff := cmp.Diff([]record.Loss{second}, got); diff != "" || totals != (record.LossTotals{Subscriptions: 2, Events: 4}) {
 			t.Errorf("limit 1: totals %v, losses (-want +got):\n%s", totals, diff)
 		}
 
@@ -98,48 +98,11 @@ func TestLossesAndAlerts(t *testing.T) {
 			t.Errorf("an alert lacks its id, response or incident: %+v", alerts)
 		}
 		a.ID = ""
-		want := Alert{Name: webhook.AlertLost, ProgramID: "p", SubscriptionID: two.ID, URL: two.URL, LostEvents: 1, Status: AlertUnsent,
+		want := record.Alert{Name: webhook.AlertLost, ProgramID: "p", SubscriptionID: two.ID, URL: two.URL, LostEvents: 1,
+			Status:    record.AlertUnsent,
 			CreatedAt: start.Add(4 * time.Hour)}
 		if diff := cmp.Diff(want, a); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
-}
-
-// TestAttentionPlans checks that these queries use indexes, and scan only their own results up
-// to a limit.
-func TestAttentionPlans(t *testing.T) {
-	s := open(t)
-	for _, tt := range []struct {
-		query string
-		args  int
-		want  []string // the steps, in their order
-	}{
-		{selectLosses, 2, []string{
-			"CO-ROUTINE (subquery-4)", "CO-ROUTINE l", "SCAN losses USING INDEX losses_by_time", "SCAN l",
-			"SEARCH s USING PRIMARY KEY (id=?)", "SCAN (subquery-4)", "USE TEMP B-TREE FOR ORDER BY",
-		}},
-		{selectLastAlerts, 1, []string{"SCAN a", "CORRELATED SCALAR SUBQUERY 1", "SEARCH s USING INDEX alert_sends_by_alert (alert=?)",
-			"CORRELATED SCALAR SUBQUERY 2", "SEARCH n USING INTEGER PRIMARY KEY (rowid=?)",
-			"CORRELATED SCALAR SUBQUERY 3", "SEARCH s USING COVERING INDEX alert_sends_by_alert (alert=?)",
-			"CORRELATED SCALAR SUBQUERY 4", "SEARCH s USING INDEX alert_sends_by_alert (alert=?)"}},
-	} {
-		var got []string
-		args := []any{math.MaxInt32, math.MaxInt32}[:tt.args]
-		err := s.db.Each(t.Context(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
-			var id, parent, unused int
-			var detail string
-			err := scan(&id, &parent, &unused, &detail)
-			if !planOfHidden(detail) {
-				got = append(got, detail)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.query, diff)
-		}
-	}
 }

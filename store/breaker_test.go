@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -29,7 +30,7 @@ func TestProbeSkipsEvents(t *testing.T) {
 	}
 	seqs := func(c *Claim) (text string) {
 		t.Helper()
-		must(t, s.db.Scan(t.Context(), "SELECT seqs FROM deliveries WHERE id = ?", []any{shortID(c.ID)}, &text))
+		must(t, s.db.Scan(t.Context(), "SELECT seqs FROM deliveries WHERE id = ?", []any{record.ShortID(c.ID)}, &text))
 		return text
 	}
 	for _, want := range []struct {

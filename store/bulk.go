@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -155,7 +156,7 @@ func (s BulkRuns) Plan(ctx context.Context, a webhook.BulkAction, q *webhook.Lis
 	count, _ := bulkOutcomes(a)
 	p := BulkPlan{Skipped: make(map[webhook.BulkSkip]int), Newest: newest}
 	if newest == 0 {
-		if err := s.db.Scan(ctx, selectNewestNum, nil, &p.Newest); err != nil {
+		if err := s.db.Scan(ctx, record.SelectNewestNum, nil, &p.Newest); err != nil {
 			return p, err
 		}
 	}
@@ -253,7 +254,7 @@ func (s BulkRuns) countOutcomes(ctx context.Context, p *BulkPlan, count string, 
 func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto int64) (nums []int64, at int64, more bool, err error) {
 	query := *q
 	query.Size = bulkPage
-	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
+	f, err := s.records.DeliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
 	if err != nil {
 		return nil, after, false, err
 	}
@@ -272,7 +273,7 @@ func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto i
 // limit unless that is 0; more reports that it did.
 func (s BulkRuns) Count(ctx context.Context, q *webhook.ListQuery, limit time.Duration) (n int, more bool, err error) {
 	var newest int64
-	if err := s.db.Scan(ctx, selectNewestNum, nil, &newest); err != nil {
+	if err := s.db.Scan(ctx, record.SelectNewestNum, nil, &newest); err != nil {
 		return 0, false, err
 	}
 	return s.countMatching(ctx, q, newest, limit)
@@ -315,7 +316,7 @@ func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 	}
 	newest := n.Newest
 	if newest == 0 {
-		if err := t.Scan(selectNewestNum, nil, &newest); err != nil {
+		if err := t.Scan(record.SelectNewestNum, nil, &newest); err != nil {
 			return webhook.BulkRun{}, err
 		}
 	}
@@ -416,7 +417,7 @@ func (s BulkRuns) Recent(ctx context.Context, programID string, limit int) (all 
 func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 	query := *q
 	query.Size, query.Cursor = 1, ""
-	_, _, err := Deliveries(s).PageAll(ctx, &query)
+	_, _, err := (record.Deliveries{Reads: s.records}).PageAll(ctx, &query)
 	return err
 }
 
@@ -489,10 +490,10 @@ func (s *core) redeliverAll(t *tx, nums []int64, run int64) error {
 	}
 	pairs := make([][2]any, len(nums))
 	for i, num := range nums {
-		pairs[i] = [2]any{num, shortID(webhook.NewID())}
+		pairs[i] = [2]any{num, record.ShortID(webhook.NewID())}
 	}
 	var before int64
-	if err := t.Scan(selectNewestNum, nil, &before); err != nil {
+	if err := t.Scan(record.SelectNewestNum, nil, &before); err != nil {
 		return err
 	}
 	if err := t.Exec(insertRedeliveries, sqlite.JSON(pairs), s.clock.Wait(s.clock.Now()), now, t.counted()); err != nil {
@@ -518,7 +519,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 		var num int64
 		var id, subscription string
 		var ping bool
-		if err := scan(&num, (*deliveryID)(&id), &subscription, &ping); err != nil {
+		if err := scan(&num, (*record.DeliveryID)(&id), &subscription, &ping); err != nil {
 			return err
 		}
 		n++
@@ -567,7 +568,7 @@ func (w DeliveryWrites) Cancel(programID, subscriptionID, id string, by webhook.
 	var attempts int
 	var status webhook.Status
 	var waits, splitting bool
-	err := w.t.Scan(selectCancellable, []any{shortID(id), subscriptionID}, &num, &status, &attempts, &waits, &splitting)
+	err := w.t.Scan(selectCancellable, []any{record.ShortID(id), subscriptionID}, &num, &status, &attempts, &waits, &splitting)
 	if err != nil {
 		return sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}

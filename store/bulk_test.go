@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/sqlite/sqlitetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -581,4 +582,24 @@ func TestRecoveredCostsNothing(t *testing.T) {
 	in(true)
 	end(t, s, last, webhook.StatusSuccess)
 	in(false)
+}
+
+// Queries of bulk runs use indexes.
+func TestBulkPlans(t *testing.T) {
+	s := open(t)
+	for _, c := range []struct {
+		query string
+		args  int
+		want  string
+	}{
+		{countRedeliver, 1, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)"},
+		{selectRedeliver, 1, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)"},
+		{cancelWaiting, 3, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)"},
+		{linkRedeliveries, 1, "SEARCH d USING INTEGER PRIMARY KEY (rowid>?)"},
+		{insertRedeliveries, 4, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)"},
+		{selectBulkRun, 1, "SEARCH bulk_runs USING INDEX sqlite_autoindex_bulk_runs_1 (id=?)"},
+		{selectBulkResults, 1, "SEARCH x USING PRIMARY KEY (run=?)"},
+	} {
+		sqlitetest.CheckPlan(t, s.db, c.query, c.args, c.want)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -68,7 +69,7 @@ func TestInlineDelivery(t *testing.T) {
 	var cursor, made int64
 	err = s.db.Scan(t.Context(),
 		"SELECT c.seq, d.attempts_made FROM cursors c JOIN deliveries d USING (subscription_id) WHERE d.id = ? AND d.claimed_at IS NOT NULL",
-		[]any{shortID(claim.ID)}, &cursor, &made)
+		[]any{record.ShortID(claim.ID)}, &cursor, &made)
 	if err != nil || cursor != 4 || made != 1 || l.Cursor != 4 || l.Seen != 4 {
 		t.Errorf("got cursor %d (%v), %d in the queue, %d attempts; want 4, 4, 1", cursor, err, l.Cursor, made)
 	}

@@ -3,94 +3,13 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
-
-// deliveryColumns end with the ids and names of the events, an array of pairs in their
-// order, and, for a pending delivery, when its subscription was deleted.
-const deliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
-	d.redelivery_of, d.split_of, d.created_at, d.completed_at, d.ping,
-	CASE WHEN d.status = 'failed' THEN (SELECT r.at FROM recovered r WHERE r.delivery = d.num) END,
-	d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num),
-	(SELECT json_group_array(json_array(e.id, e.name) ORDER BY s.key) FROM json_each(d.seqs) s CROSS JOIN events e
-	ON e.program_id = d.program_id AND e.seq = s.value),
-	CASE WHEN d.next_attempt_at IS NOT NULL THEN (SELECT z.deleted_at FROM subscriptions z WHERE z.id = d.subscription_id) END`
-
-// createdOf continues a query of the deliveries d of the subscription whose id is an expression, in the
-// order of their creation.
-func createdOf(subscriptionID string) string {
-	return ofSubscription("deliveries_of_subscription", subscriptionID)
-}
-
-// completedOf is createdOf for the completed ones, in the order of their completion.
-func completedOf(subscriptionID string) string {
-	return ofSubscription("deliveries_completed", subscriptionID) + " AND d.completed_at IS NOT NULL"
-}
-
-func ofSubscription(index, subscriptionID string) string {
-	return "FROM deliveries d INDEXED BY " + index +
-		" WHERE d.subscription = (SELECT num FROM subscriptions WHERE id = " + subscriptionID + ")"
-}
-
-// Get returns a delivery of a subscription with its attempts.
-func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
-	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
-		return webhook.Delivery{}, err
-	}
-	var num int64
-	d, num, err := s.scanDelivery(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+deliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?",
-			[]any{shortID(id), subscriptionID}, dest...)
-	})
-	if err != nil {
-		return d, sqlite.NoRows(err, webhook.NotFound("delivery"))
-	}
-	d.Attempts, err = s.attempts(ctx, num)
-	return d, err
-}
-
-// scanDelivery reads a row of deliveryColumns. A pending delivery of a deleted subscription
-// counts as failed, even before housekeeping ends it.
-func (s *core) scanDelivery(scan func(...any) error) (d webhook.Delivery, num int64, err error) {
-	var reason, redelivery, split, refs sql.NullString
-	var next, completed, recovered, deleted sql.NullInt64
-	var created int64
-	var ping []byte
-	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.ProgramID, &d.Status, &reason, &d.AttemptsMade, &next,
-		&redelivery, &split, &created, &completed, &ping, &recovered, &d.Splitting, &refs, &deleted)
-	if err != nil {
-		return d, num, err
-	}
-	d.FailureReason = webhook.FailureReason(reason.String)
-	d.RedeliveryOf, d.SplitOf, d.RecoveredAt = longID(redelivery.String), longID(split.String), sqlite.FromMillis(recovered)
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.Shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
-	if deleted.Valid {
-		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
-			sqlite.FromMillis(deleted)
-	}
-	if ping != nil {
-		var ref webhook.EventRef
-		if err := json.Unmarshal(ping, &ref); err != nil {
-			return d, num, err
-		}
-		d.Events = []webhook.EventRef{ref}
-		return d, num, nil
-	}
-	var pairs [][2]string
-	if err := json.Unmarshal([]byte(refs.String), &pairs); err != nil {
-		return d, num, err
-	}
-	d.Events = make([]webhook.EventRef, len(pairs))
-	for i, p := range pairs {
-		d.Events[i] = webhook.EventRef{ID: p[0], Name: p[1]}
-	}
-	return d, num, nil
-}
 
 // Ping queues a ping to a subscription, waits until its first attempt completes, and returns
 // the delivery with that attempt. If ctx ends first, it returns ctx's error, and the ping
@@ -199,7 +118,7 @@ func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID stri
 const selectWaits = `SELECT EXISTS (SELECT 1 FROM deliveries WHERE subscription_id = ?1 AND next_attempt_at IS NOT NULL AND ping IS NULL)
 	OR EXISTS (SELECT 1 FROM replays WHERE subscription_id = ?1 AND status = 'running')
 	OR EXISTS (SELECT 1 FROM subscriptions x CROSS JOIN cursors c ON c.subscription_id = x.id CROSS JOIN interests i
-	ON i.subscription_id = x.id CROSS JOIN events e ON ` + waitingEvents + ` WHERE x.id = ?1)`
+	ON i.subscription_id = x.id CROSS JOIN events e ON ` + record.WaitingEvents + ` WHERE x.id = ?1)`
 
 // probeNow makes the next probe of a failing subscription due: a ping if the subscription is
 // rejecting. If nothing waits that a probe could send, it queues a ping.
@@ -262,7 +181,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
 	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
 		"ping, created_at, counted_at) SELECT ?1, id, num, ?3, 'pending', 0, ?4, ?5, ?6, ?7 FROM subscriptions WHERE id = ?2",
-		shortID(id), sub.ID, sub.ProgramID, s.clock.Wait(at), event.JSON, now, t.counted())
+		record.ShortID(id), sub.ID, sub.ProgramID, s.clock.Wait(at), event.JSON, now, t.counted())
 }
 
 // Redeliver queues a new delivery with the events of an existing one, whatever its status,
@@ -284,7 +203,8 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 		ping, redelivery_of, created_at, counted_at)
 		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, d.seqs, d.ping, d.id, ?2, ?6
 		FROM deliveries d CROSS JOIN subscriptions s ON s.id = ?4 WHERE d.id = ?3 AND d.subscription_id = ?4
-		RETURNING num, seqs`, []any{shortID(again), now, shortID(id), subscriptionID, s.clock.Wait(s.clock.Now()), t.counted()}, &num, &seqs)
+		RETURNING num, seqs`, []any{record.ShortID(again), now, record.ShortID(id), subscriptionID, s.clock.Wait(s.clock.Now()), t.counted()},
+		&num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}
@@ -308,8 +228,8 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 			return webhook.Delivery{}, err
 		}
 	}
-	d, _, err := s.scanDelivery(func(dest ...any) error {
-		return t.Scan("SELECT "+deliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
+	d, _, err := record.ScanDelivery(s.clock, func(dest ...any) error {
+		return t.Scan("SELECT "+record.DeliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
 	})
 	if err != nil {
 		return d, err

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -170,7 +171,7 @@ func (w *indexWorkload) insert(t *tx, c *Claim, kind string) error {
 	case "replay":
 		by.replay = "0198f6a3-7c1e-7d4b-9a41-000000000001"
 	case "split":
-		by.split = shortID("0198f6a3-7c1e-7d4b-9a41-000000000002")
+		by.split = record.ShortID("0198f6a3-7c1e-7d4b-9a41-000000000002")
 	}
 	if err := t.insertFormed(c, fmt.Sprintf("[%d]", w.r.Int64N(1<<40)), by); err != nil {
 		return err

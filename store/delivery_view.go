@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -40,9 +41,9 @@ type Redelivery struct {
 const maxRedeliveries, maxSplits = 20, 8
 
 const (
-	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + deliveryColumns + " FROM deliveries d WHERE d.id = ?"
+	selectDeliveryView = "SELECT d.claimed_at, d.replay_id, d.seqs, d.ping, " + record.DeliveryColumns + " FROM deliveries d WHERE d.id = ?"
 
-	selectAnySubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ?"
+	selectAnySubscription = "SELECT " + record.SubscriptionColumns + " FROM subscriptions WHERE id = ?"
 
 	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = (SELECT id FROM deliveries WHERE num = ?) " +
 		"AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
@@ -56,8 +57,8 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 		var claimed sql.NullInt64
 		var replay, seqs sql.NullString
 		var ping []byte
-		d.Delivery, d.Num, err = s.scanDelivery(func(dest ...any) error {
-			return v.Scan(selectDeliveryView, []any{shortID(id)}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
+		d.Delivery, d.Num, err = record.ScanDelivery(s.clock, func(dest ...any) error {
+			return v.Scan(selectDeliveryView, []any{record.ShortID(id)}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
 		})
 		if err == nil {
 			err = s.use(d.ProgramID, "delivery")
@@ -66,10 +67,10 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			return sqlite.NoRows(err, webhook.NotFound("delivery"))
 		}
 		d.ClaimedAt, d.ReplayID = sqlite.FromMillis(claimed), replay.String
-		if d.Attempts, err = attemptsOf(v.Each, d.Num); err != nil {
+		if d.Attempts, err = record.AttemptsOf(v.Each, d.Num); err != nil {
 			return err
 		}
-		d.Subscription, err = scanSubscription(func(dest ...any) error {
+		d.Subscription, err = record.ScanSubscription(func(dest ...any) error {
 			return v.Scan(selectAnySubscription, []any{d.SubscriptionID}, dest...)
 		})
 		if err != nil {
@@ -105,7 +106,7 @@ func (v *view) redeliveries(query string, num int64, limit int) (all []Redeliver
 	err = v.Each(query, []any{num, limit}, func(scan func(...any) error) error {
 		var a Redelivery
 		var created int64
-		err := scan((*deliveryID)(&a.ID), &a.Status, &created)
+		err := scan((*record.DeliveryID)(&a.ID), &a.Status, &created)
 		a.CreatedAt = time.UnixMilli(created).UTC()
 		all = append(all, a)
 		return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -142,9 +143,9 @@ const (
 )
 
 var (
-	selectErased   = "SELECT d.num " + createdOf("?1") + " AND d.claimed_at IS NULL LIMIT ?2"
-	selectClaimed  = "SELECT EXISTS (SELECT 1 " + createdOf("?1") + ")"
-	selectAnErased = "SELECT d.num " + createdOf("?1") + " LIMIT ?2"
+	selectErased   = "SELECT d.num " + record.CreatedOf("?1") + " AND d.claimed_at IS NULL LIMIT ?2"
+	selectClaimed  = "SELECT EXISTS (SELECT 1 " + record.CreatedOf("?1") + ")"
+	selectAnErased = "SELECT d.num " + record.CreatedOf("?1") + " LIMIT ?2"
 )
 
 // close removes the secrets of all subscriptions and makes the dispatcher drop their queues.
@@ -241,7 +242,7 @@ func (e *erasure) removeNums(subscriptionID string, nums []int64) error {
 	return e.steps.write(e.ctx, func(t *tx) error {
 		err := t.Each(selectErasedPings, []any{list}, func(scan func(...any) error) error {
 			var id string
-			err := scan((*deliveryID)(&id))
+			err := scan((*record.DeliveryID)(&id))
 			t.AfterCommit(func() { e.s.watchers.dropped(id) })
 			return err
 		})
@@ -260,7 +261,7 @@ func (e *erasure) removeNums(subscriptionID string, nums []int64) error {
 		if err != nil {
 			return err
 		}
-		kept, err := t.Affected(blankNewest, list, shortID(webhook.NewID()), now)
+		kept, err := t.Affected(blankNewest, list, record.ShortID(webhook.NewID()), now)
 		if err != nil {
 			return err
 		}

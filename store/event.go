@@ -1,21 +1,17 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	"service/store/dictionary"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
-
-const eventColumns = "seq, id, name, received_at, json"
 
 // Publish appends events to a program's log, all or none, sets their Seq, and returns how many
 // it added. An event whose id exists with the same content is replaced by the stored one and
@@ -85,8 +81,8 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 
 // repeat replaces an event that is published again by the stored one.
 func (t *tx) repeat(e *webhook.Event) error {
-	stored, err := scanEvent(&t.s.dictionaries, e.ProgramID, func(dest ...any) error {
-		return t.Scan("SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
+	stored, err := record.ScanEvent(&t.s.dictionaries, e.ProgramID, func(dest ...any) error {
+		return t.Scan("SELECT "+record.EventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
 	})
 	if err != nil {
 		return err
@@ -110,74 +106,6 @@ func placed(err error, events []webhook.Event, i int) error {
 		return webhook.NewError(e.Code, fmt.Sprintf("events[%d] and events[%d] have the same id, %s, and different content.", first, i, id))
 	}
 	return webhook.NewError(e.Code, fmt.Sprintf("events[%d] was rejected: %s", i, e.Detail))
-}
-
-// Get returns one event of a program.
-func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, error) {
-	id = strings.ToLower(id) // events are stored in lower case, and some publishers write capitals
-	if err := s.use(programID, "event"); err != nil {
-		return webhook.Event{}, err
-	}
-	e, err := scanEvent(&s.dictionaries, programID, func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+eventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
-	})
-	return e, sqlite.NoRows(err, webhook.NotFound("event"))
-}
-
-// seqBefore returns the newest seq of a program's log that was received before a time, 0 if
-// there is none.
-func (s *core) seqBefore(ctx context.Context, programID string, at time.Time) (int64, error) {
-	return s.lastSeq(ctx, programID, func(_, received int64) bool { return received < at.UnixMilli() })
-}
-
-// lastSeq returns the newest seq of a program's log for whose rowid and time of acceptance a function
-// is true, as it is for all before it; 0 if there is none.
-func (s *core) lastSeq(ctx context.Context, programID string, is func(row, received int64) bool) (int64, error) {
-	var low, high int64 // true; not true
-	err := s.db.Scan(ctx,
-		"SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events "+
-			"WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
-	for err == nil && high-low > 1 {
-		// Retention leaves gaps, so look at the newest seq up to the middle.
-		middle := low + (high-low)/2
-		var seq, row, received int64
-		err = s.db.Scan(ctx, selectAtMost, []any{programID, middle}, &seq, &row, &received)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			low, err = middle, nil
-		case err == nil && is(row, received):
-			low = middle
-		default:
-			high = seq
-		}
-	}
-	return low, err
-}
-
-const selectAtMost = "SELECT seq, rowid, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
-
-// scanEvent reads a row of eventColumns.
-func scanEvent(ds *dictionary.Set, programID string, scan func(...any) error) (webhook.Event, error) {
-	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
-	var received int64
-	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON)
-	if err == nil {
-		e.JSON, err = ds.Unpack(e.ID, e.JSON)
-	}
-	e.ReceivedAt = time.UnixMilli(received).UTC()
-	e.Timestamp = timestamp(e.JSON)
-	return e, err
-}
-
-// timestamp returns the timestamp from the JSON of an event, where it follows the id (see
-// webhook.Catalog.NewEvent).
-func timestamp(json []byte) string {
-	const before = len(`{"id":"00000000-0000-0000-0000-000000000000","timestamp":"`)
-	if len(json) < before {
-		return ""
-	}
-	value, _, _ := bytes.Cut(json[before:], []byte{'"'})
-	return string(value)
 }
 
 // errGone reports that retention removed an event before it could be read.

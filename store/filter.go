@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -18,12 +19,7 @@ const (
 	examinedBytes  = 1 << 20
 	// inlineBytes bounds what one commit examines, since its publishers wait for it.
 	inlineBytes = 256 << 10
-	// examinedSeqs is how far queries look into the log, as examinedEvents.
-	examinedSeqs = "1000"
 )
-
-// passesFilter is true of an event e that the filter of the interest i lets pass.
-const passesFilter = "CASE WHEN i.filter IS NULL THEN 1 ELSE event_matches(i.filter, e.id, e.json) END"
 
 // parsed holds fields for reuse: an event is parsed into them.
 var parsed = sync.Pool{New: func() any { return new(webhook.Fields) }}
@@ -157,13 +153,13 @@ func (s Events) RunFilterTest(ctx context.Context, programID string, t *webhook.
 	}
 	ctx = asList(ctx)
 	began := time.Now()
-	first, err := s.seqBefore(ctx, programID, t.From)
+	first, err := s.records.SeqBefore(ctx, programID, t.From)
 	if err != nil {
 		return nil, err
 	}
 	last := int64(math.MaxInt64)
 	if !t.To.IsZero() {
-		if last, err = s.seqBefore(ctx, programID, t.To); err != nil {
+		if last, err = s.records.SeqBefore(ctx, programID, t.To); err != nil {
 			return nil, err
 		}
 	}
@@ -190,7 +186,7 @@ func (s Events) RunFilterTest(ctx context.Context, programID string, t *webhook.
 // tried returns the events of a query.
 func (s Events) tried(ctx context.Context, query string, args ...any) (events []webhook.Event, err error) {
 	err = s.db.Each(ctx, query, args, func(scan func(...any) error) error {
-		e, err := scanEvent(&s.dictionaries, "", scan)
+		e, err := record.ScanEvent(&s.dictionaries, "", scan)
 		events = append(events, e)
 		return err
 	})

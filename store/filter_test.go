@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -189,7 +190,7 @@ func TestFilterCountEnds(t *testing.T) {
 		if err != nil || view.WaitingEvents != 5 || view.WaitingMore != more {
 			t.Errorf("view: got %d, more %t, %v; want 5, %t", view.WaitingEvents, view.WaitingMore, err, more)
 		}
-		n, left, err := s.Subscriptions().WaitingEvents(t.Context(), []string{sub.ID}, CountLimit)
+		n, left, err := s.Subscriptions().WaitingEvents(t.Context(), []string{sub.ID}, record.CountLimit)
 		if err != nil || n != 5 || left != more {
 			t.Errorf("waiting: got %d, more %t, %v; want 5, %t", n, left, err, more)
 		}

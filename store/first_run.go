@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+
+	"service/store/record"
 	"service/store/sqlite"
 )
 
@@ -30,7 +32,7 @@ const (
 // is set, and the read costs the same whatever is stored.
 func (s *Store) FirstRun(ctx context.Context) (r FirstRun, err error) {
 	var newest int64
-	if err := s.db.Scan(ctx, selectNewestNum, nil, &newest); err != nil {
+	if err := s.db.Scan(ctx, record.SelectNewestNum, nil, &newest); err != nil {
 		return r, err
 	}
 	if r.Delivered = newest > firstRunDeliveries; r.Delivered {

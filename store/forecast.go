@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"service/store/datadir"
+	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -243,4 +245,45 @@ func (s *core) forecast(ctx context.Context) (Forecast, error) {
 		return Forecast{}, err
 	}
 	return forecast(u, diskOf(s.dir, s.disk.min, scan), s.retention), nil
+}
+
+// Totals counts the records of all programs.
+type Totals struct {
+	Subscriptions int   // not deleted, at most CountLimit
+	Waiting       int   // deliveries with a scheduled next attempt, at most CountLimit
+	WaitingEvents int64 // events in these deliveries, excluding pings
+}
+
+var (
+	selectSubscriptionTotal = `SELECT count(*)
+		FROM (SELECT 1 FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL
+		AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
+	selectWaitingTotal = `SELECT count(*), coalesce(sum(json_array_length(seqs)), 0)
+		FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL
+		AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
+)
+
+// Totals counts the records. It reads the counts one after another, so they may be of slightly
+// different moments.
+func (s Figures) Totals(ctx context.Context) (t Totals, err error) {
+	limit := []any{record.CountLimit}
+	if err = s.db.Scan(ctx, selectSubscriptionTotal, limit, &t.Subscriptions); err != nil {
+		return t, err
+	}
+	return t, s.db.Scan(ctx, selectWaitingTotal, limit, &t.Waiting, &t.WaitingEvents)
+}
+
+// Arrived counts the events of all programs that were accepted since a time. Events of programs that
+// moved here, which keep their times, make the count inexact.
+func (s Figures) Arrived(ctx context.Context, since time.Time) (n int64, err error) {
+	scan := func(query string, args []any, into ...any) error { return s.db.Scan(ctx, query, args, into...) }
+	var newest, oldest, received int64
+	if err = scan(selectNewestRow, nil, &newest); err != nil || newest == 0 {
+		return 0, err
+	}
+	if err = scan(selectEventFrom, []any{1}, &oldest, &received); err != nil {
+		return 0, err
+	}
+	from, _, err := rowAt(scan, oldest, newest, since)
+	return newest - from + 1, err
 }

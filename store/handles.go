@@ -3,6 +3,7 @@ package store
 import (
 	"service/store/certificate"
 	"service/store/people"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -10,21 +11,33 @@ import (
 // nothing else, so creating one allocates nothing.
 type (
 	// Alerts are the notices to the operator, sent and unsent.
-	Alerts struct{ *core }
+	Alerts struct {
+		*core
+		record.Alerts
+	}
 	// BulkRuns redeliver or cancel all deliveries that match a filter.
 	BulkRuns struct{ *core }
 	// Deliveries are the deliveries of all subscriptions, with their attempts.
-	Deliveries struct{ *core }
+	Deliveries struct {
+		*core
+		record.Deliveries
+	}
 	// EventTypes are the event types that were created over the API.
 	EventTypes struct{ *core }
 	// Events are the logs of the programs.
-	Events struct{ *core }
+	Events struct {
+		*core
+		record.Events
+	}
 	// Figures are what the UI, the metrics and doctor say about the whole database.
 	Figures struct{ *core }
 	// Holds are the pause of deliveries after a restore.
 	Holds struct{ *core }
 	// Incidents are the subscriptions that fail or have failed.
-	Incidents struct{ *core }
+	Incidents struct {
+		*core
+		record.Incidents
+	}
 	// Programs are the tenants.
 	Programs struct{ *core }
 	// Queues are the subscription queues that the dispatcher works on: waiting
@@ -35,9 +48,15 @@ type (
 	// Replays create new deliveries for a range of the log.
 	Replays struct{ *core }
 	// Search finds what a part of an id or a text belongs to.
-	Search struct{ *core }
+	Search struct {
+		*core
+		record.Search
+	}
 	// Subscriptions are the partners' subscriptions.
-	Subscriptions struct{ *core }
+	Subscriptions struct {
+		*core
+		record.Subscriptions
+	}
 	// Tokens are the access tokens of the API.
 	Tokens struct{ *core }
 )
@@ -46,7 +65,7 @@ type (
 func (s *Store) Admins() people.Admins { return people.Admins(s.people) }
 
 // Alerts returns the handle of alerts.
-func (s *Store) Alerts() Alerts { return Alerts{s.core} }
+func (s *Store) Alerts() Alerts { return Alerts{s.core, record.Alerts{Reads: s.records}} }
 
 // Audit returns the handle of the audit log.
 func (s *Store) Audit() people.Audit { return people.Audit(s.people) }
@@ -61,13 +80,15 @@ func (s *Store) Certificates() *certificate.Storage {
 }
 
 // Deliveries returns the handle of deliveries.
-func (s *Store) Deliveries() Deliveries { return Deliveries{s.core} }
+func (s *Store) Deliveries() Deliveries {
+	return Deliveries{s.core, record.Deliveries{Reads: s.records}}
+}
 
 // EventTypes returns the handle of event types.
 func (s *Store) EventTypes() EventTypes { return EventTypes{s.core} }
 
 // Events returns the handle of events.
-func (s *Store) Events() Events { return Events{s.core} }
+func (s *Store) Events() Events { return Events{s.core, record.Events{Reads: s.records}} }
 
 // Figures returns the handle of the figures of the whole database.
 func (s *Store) Figures() Figures { return Figures{s.core} }
@@ -76,7 +97,7 @@ func (s *Store) Figures() Figures { return Figures{s.core} }
 func (s *Store) Holds() Holds { return Holds{s.core} }
 
 // Incidents returns the handle of incidents.
-func (s *Store) Incidents() Incidents { return Incidents{s.core} }
+func (s *Store) Incidents() Incidents { return Incidents{s.core, record.Incidents{Reads: s.records}} }
 
 // Portal returns the handle of the portal.
 func (s *Store) Portal() people.Portal { return people.Portal(s.people) }
@@ -94,13 +115,15 @@ func (s *Store) Replica() Replica { return Replica{s.core} }
 func (s *Store) Replays() Replays { return Replays{s.core} }
 
 // Search returns the handle of the search.
-func (s *Store) Search() Search { return Search{s.core} }
+func (s *Store) Search() Search { return Search{s.core, record.Search{Reads: s.records}} }
 
 // Sessions returns the handle of sessions.
 func (s *Store) Sessions() people.Sessions { return people.Sessions(s.people) }
 
 // Subscriptions returns the handle of subscriptions.
-func (s *Store) Subscriptions() Subscriptions { return Subscriptions{s.core} }
+func (s *Store) Subscriptions() Subscriptions {
+	return Subscriptions{s.core, record.Subscriptions{Reads: s.records}}
+}
 
 // Tokens returns the handle of access tokens.
 func (s *Store) Tokens() Tokens { return Tokens{s.core} }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -34,7 +35,7 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
 		return 0, err
 	}
-	sub, err := scanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{id}, dest...) })
+	sub, err := record.ScanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{id}, dest...) })
 	if err != nil || !sub.DeletedAt.IsZero() {
 		return 0, err
 	}
@@ -73,7 +74,7 @@ const (
 
 	countUndeliveredOf = "SELECT count(DISTINCT seq) FROM undelivered WHERE incident = ? AND incident IS NOT NULL"
 	countOutside       = `SELECT count(DISTINCT u.seq) FROM undelivered u CROSS JOIN deliveries d ON d.num = u.delivery
-		WHERE u.subscription = (SELECT num FROM subscriptions WHERE id = ?) AND u.incident IS NULL AND ` + isNewest + `
+		WHERE u.subscription = (SELECT num FROM subscriptions WHERE id = ?) AND u.incident IS NULL AND ` + record.IsNewest + `
 		AND d.failure_reason IN ('rejected', 'attempts_exhausted') AND u.delivery NOT IN (SELECT p.delivery FROM splits p)`
 	selectFailedAlert = `SELECT num, id, created_at FROM alerts WHERE subscription_id = ? AND name = 'events_failed' AND created_at > ?
 		ORDER BY num DESC LIMIT 1`
@@ -86,7 +87,7 @@ const (
 // alertFailed alerts the operator that an event failed for good although the subscription is not
 // failing, once per hour for a subscription. incident is 0 if it failed at an earlier URL.
 func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64) error {
-	sub, err := scanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{c.SubscriptionID}, dest...) })
+	sub, err := record.ScanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{c.SubscriptionID}, dest...) })
 	if err != nil || sub.Status == webhook.HealthFailing {
 		return err
 	}

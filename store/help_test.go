@@ -1,7 +1,9 @@
 package store
 
 import (
+	"context"
 	"errors"
+	"net/url"
 	"testing"
 	"time"
 
@@ -35,4 +37,45 @@ func openAt(t *testing.T) (*Store, *time.Time) {
 	}
 	t.Cleanup(func() { s.Close() })
 	return s, &now
+}
+
+// query parses the parameters of a list.
+func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
+	t.Helper()
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, problem := l.Parse(values)
+	if problem != nil {
+		t.Fatalf("%s: %v", raw, problem)
+	}
+	return &q
+}
+
+func date(s string) int64 {
+	at, err := time.Parse(time.DateOnly, s)
+	if err != nil {
+		panic(err)
+	}
+	return at.UnixMilli()
+}
+
+// readPages reads a list to its end, at most limit pages, and returns the id of each row.
+// Afterwards the query's cursor is "".
+func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int,
+	page func(context.Context, *webhook.ListQuery) ([]T, string, error), id func(T) string) (ids []string) {
+	t.Helper()
+	for pages := 0; ; pages++ {
+		rows, next, err := page(t.Context(), q)
+		if err != nil || len(rows) > q.Size || pages > most {
+			t.Fatalf("%s: page %d has %d rows (%v)", name, pages, len(rows), err)
+		}
+		for _, row := range rows {
+			ids = append(ids, id(row))
+		}
+		if q.Cursor = next; next == "" {
+			return ids
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -134,7 +135,7 @@ func seen(t *testing.T, s *Store, p *filledProgram) map[string]int {
 	u, err := s.Subscriptions().View(ctx, p.subscriptions[0].ID, 5)
 	one("a subscription", u.ProgramID, err)
 	var delivery, incident, token string
-	must(t, s.db.Scan(ctx, "SELECT id FROM deliveries WHERE program_id = ? LIMIT 1", []any{p.id}, (*deliveryID)(&delivery)))
+	must(t, s.db.Scan(ctx, "SELECT id FROM deliveries WHERE program_id = ? LIMIT 1", []any{p.id}, (*record.DeliveryID)(&delivery)))
 	must(t, s.db.Scan(ctx, "SELECT id FROM incidents WHERE program_id = ? LIMIT 1", []any{p.id}, &incident))
 	must(t, s.db.Scan(ctx, "SELECT id FROM tokens WHERE program_id = ? LIMIT 1", []any{p.id}, &token))
 	d, err := s.Deliveries().View(ctx, delivery)

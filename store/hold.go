@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/store/datadir"
+	"service/store/record"
 	"service/store/schema"
 	"service/webhook"
 )
@@ -47,8 +48,8 @@ const (
 	// fromActive joins events of the log with the active subscriptions x, their cursors c and interests i.
 	fromActive = `FROM cursors c CROSS JOIN subscriptions x ON x.id = c.subscription_id AND x.active = 1 AND x.deleted_at IS NULL
 		CROSS JOIN interests i ON i.subscription_id = x.id CROSS JOIN events e ON `
-	selectWaitingEvents = "SELECT (SELECT count(*) FROM (SELECT 1 " + fromActive + waitingEvents + " LIMIT ?)), EXISTS (SELECT 1 " +
-		fromActive + unexaminedEvents + ")"
+	selectWaitingEvents = "SELECT (SELECT count(*) FROM (SELECT 1 " + fromActive + record.WaitingEvents + " LIMIT ?)), EXISTS (SELECT 1 " +
+		fromActive + record.UnexaminedEvents + ")"
 )
 
 // newHold returns a hold that is not in effect.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"service/store/people"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -231,7 +232,7 @@ func (s *core) endDeleted(t *tx, subscriptionID string, limit int) (ended int, e
 		err := t.Each(query, []any{subscriptionID, now, limit - ended, t.counted()}, func(scan func(...any) error) error {
 			var id string
 			var ping bool
-			err := scan((*deliveryID)(&id), &ping)
+			err := scan((*record.DeliveryID)(&id), &ping)
 			ended++
 			if ping {
 				t.AfterCommit(func() { s.watchers.dropped(id) })

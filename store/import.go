@@ -17,6 +17,7 @@ import (
 	"service/store/dictionary"
 	"service/store/keyring"
 	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/store/transit"
 	"service/webhook"
@@ -834,7 +835,7 @@ func (im *importer) convertProbes(r *importRows, row []any) error {
 	if !ok {
 		return nil
 	}
-	var log []probeEntry
+	var log []record.ProbeEntry
 	if err := json.Unmarshal([]byte(text), &log); err != nil {
 		return err
 	}

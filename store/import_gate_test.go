@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"service/store/datadir"
+	"service/store/record"
 	"service/store/schema"
 	"service/store/sqlite"
 	"service/store/transit"
@@ -256,9 +257,10 @@ func checkForms(t *testing.T, s *Store, id, query string) {
 	p, err := s.Programs().Lookup(t.Context(), id)
 	must(t, err)
 	faults := webhook.CheckPortalOrigins("portal_origins", p.PortalOrigins)
-	must(t, s.db.Each(t.Context(), "SELECT "+subscriptionColumns+" FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", []any{id},
+	must(t, s.db.Each(t.Context(),
+		"SELECT "+record.SubscriptionColumns+" FROM subscriptions WHERE program_id = ? AND deleted_at IS NULL", []any{id},
 		func(scan func(...any) error) error {
-			sub, err := scanSubscription(scan)
+			sub, err := record.ScanSubscription(scan)
 			rules := webhook.SubscriptionRules{AllowHTTP: true, Destinations: everywhere, Catalog: webhook.NewCatalog(), Kept: sub.Events}
 			faults = append(faults, rules.Check(&webhook.SubscriptionFields{URL: &sub.URL, Events: &sub.Events, Description: &sub.Description,
 				MaxInFlight: &sub.MaxInFlight, MaxPerSecond: &sub.MaxPerSecond, MaxEvents: &sub.MaxEvents}, true)...)

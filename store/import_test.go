@@ -16,6 +16,7 @@ import (
 
 	"service/store/clock"
 	"service/store/datadir"
+	"service/store/record"
 	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
@@ -129,7 +130,7 @@ func (p *filledProgram) describeSubscription(t *testing.T, s *Store, d described
 	d.put("replays "+id, replays)
 	d.put("lost "+id, lostEvents(t, s, id))
 	now := s.clock.Now()
-	stats, err := s.Figures().Stats(t.Context(), p.id, id, StatMinute, now.Add(-time.Hour), now.Add(time.Minute))
+	stats, err := s.Figures().Stats(t.Context(), p.id, id, record.StatMinute, now.Add(-time.Hour), now.Add(time.Minute))
 	must(t, err)
 	d.put("stats "+id, stats)
 }

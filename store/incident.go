@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store/clock"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -31,14 +32,6 @@ type incident struct {
 // maxProbeLog is how many of the last probes are kept.
 const maxProbeLog = 10
 
-// probeEntry is a probe in the log of an incident.
-type probeEntry struct {
-	At       int64             `json:"at"`
-	Status   int               `json:"status,omitzero"`
-	Error    webhook.ErrorCode `json:"error,omitzero"`
-	Delivery int64             `json:"delivery"`
-}
-
 // note records a completed attempt, which may be a ping.
 func (in *incident) note(c *Claim, a *webhook.Attempt, now time.Time) error {
 	if a.Error == webhook.ErrorInterrupted || c.Ping && !c.Probe {
@@ -50,13 +43,13 @@ func (in *incident) note(c *Claim, a *webhook.Attempt, now time.Time) error {
 	if !c.Probe {
 		return nil
 	}
-	var log []probeEntry
+	var log []record.ProbeEntry
 	if in.probeLog != "" {
 		if err := json.Unmarshal([]byte(in.probeLog), &log); err != nil {
 			return err
 		}
 	}
-	log = append(log, probeEntry{now.UnixMilli(), a.ResponseStatus, a.Error, c.num})
+	log = append(log, record.ProbeEntry{At: now.UnixMilli(), Status: a.ResponseStatus, Error: a.Error, Delivery: c.num})
 	text, err := json.Marshal(log[max(len(log)-maxProbeLog, 0):])
 	in.probeLog = string(text)
 	return err
@@ -78,12 +71,7 @@ const (
 		last_at = ?, last_status = ?, last_error = ?, last_delivery = ?, probes = ?, probe_log = ? WHERE num = ?`
 )
 
-var (
-	// The last success among the deliveries that completed most recently.
-	lastSuccess = "(SELECT y.completed_at FROM (SELECT d.num, d.status, d.completed_at, d.ping IS NOT NULL AS ping " + completedOf("x.id") +
-		" ORDER BY 3 DESC, 1 DESC LIMIT 500) y WHERE y.status = 'success' AND NOT y.ping LIMIT 1)"
-	selectSuccessBefore = "SELECT " + lastSuccess + " FROM subscriptions x WHERE x.id = ?"
-)
+var selectSuccessBefore = "SELECT " + record.LastSuccess + " FROM subscriptions x WHERE x.id = ?"
 
 // openIncident stores a new incident with the time of its first failure, and sets in.num.
 func (t *tx) openIncident(in *incident, programID, subscriptionID string, first time.Time) error {

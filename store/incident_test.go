@@ -525,20 +525,6 @@ func TestIncidentPlans(t *testing.T) {
 		args  int
 		want  string
 	}{
-		{incidentsAll.Down.Text, len(incidentsAll.Down.Names), "SEARCH n USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"},
-		{incidentsByProgram.Down.Text, len(incidentsByProgram.Down.Names), "incidents_by_program (program_id=? AND num>? AND num<?)"},
-		{incidentsBySubscription.Up.Text, len(incidentsBySubscription.Up.Names),
-			"incidents_by_subscription (subscription_id=? AND num>? AND num<?)"},
-		{incidentsUnresolved.Down.Text, len(incidentsUnresolved.Down.Names), "incidents_unresolved"},
-		{selectIncidents, 2, "SEARCH n USING INTEGER PRIMARY KEY (rowid=?)"},
-		{selectIncidents, 2, "deliveries_completed (subscription=?"},
-		{selectIncidents, 2, "undelivered_by_incident (incident=?)"},
-		{selectIncidents, 2, "events_by_seq (program_id=? AND seq=?)"},
-		{selectIncidentRecovered, 4, "deliveries_by_status (status=? AND subscription_id=?)"},
-		{selectIncidentAlerts, 2, "alerts_by_subscription (subscription_id=?)"},
-		{selectIncidentFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
-		{selectUnrecovered, 3, "SEARCH n USING INTEGER PRIMARY KEY (rowid>?)"},
-		{selectUnrecovered, 3, "undelivered_by_incident (incident=?"},
 		{selectAgedIncidents, 2, "incidents_closed (counted_at<?)"},
 		{selectSuccessBefore, 1, "deliveries_completed (subscription=?"},
 	} {

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"service/store/datadir"
+	"service/store/record"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -335,7 +336,7 @@ const (
 	selectFirstWanted = "SELECT min(seq) FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ?"
 	// Looks as far as waitingEvents.
 	selectFirstMatching = `SELECT min(seq) FROM (SELECT seq FROM events e WHERE program_id = ?1 AND name = ?2 AND seq > ?3
-		AND seq <= min(?4, ?3 + ` + examinedSeqs + ") AND event_matches(?5, e.id, e.json) ORDER BY seq LIMIT 1)"
+		AND seq <= min(?4, ?3 + ` + record.ExaminedSeqs + ") AND event_matches(?5, e.id, e.json) ORDER BY seq LIMIT 1)"
 )
 
 // FirstWanted returns the seq of the oldest event in a program's log after one seq, up to

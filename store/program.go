@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -172,7 +173,7 @@ func (s Programs) page(ctx context.Context, q *webhook.ListQuery, b list.Binds) 
 	if texts := q.Filters["program_name"]; texts != nil {
 		patterns := make([]string, len(texts))
 		for i, text := range texts {
-			patterns[i] = containing(text)
+			patterns[i] = record.Containing(text)
 		}
 		b["program_name"] = sqlite.JSON(patterns)
 	}
@@ -219,14 +220,14 @@ const (
 // a hundred.
 func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*webhook.ProgramStatistics, error) {
 	now := s.clock.Now()
-	from := now.Truncate(StatHour).Add(-23 * StatHour)
+	from := now.Truncate(record.StatHour).Add(-23 * record.StatHour)
 	all := make(map[string]*webhook.ProgramStatistics, len(ids))
 	for _, id := range ids {
 		all[id] = new(webhook.ProgramStatistics)
 	}
 	// Memory first, see [Figures.Stats].
 	s.stats.each(func(key statKey, stat *webhook.Stat) {
-		if p := all[key.programID]; p != nil && key.subscriptionID == "" && key.at(StatHour) >= from.UnixMilli() {
+		if p := all[key.programID]; p != nil && key.subscriptionID == "" && key.at(record.StatHour) >= from.UnixMilli() {
 			p.Attempts.Success += stat.Success
 			p.Attempts.Failed += stat.Failed
 			p.Attempts.Retryable += stat.Retryable
@@ -245,7 +246,7 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 		{selectProgramHeads, nil, func(p *webhook.ProgramStatistics, n [4]int64) {
 			p.Events, p.LastEventAt = n[0], time.UnixMilli(n[1]).UTC()
 		}},
-		{countProgramAttempts, []any{StatHour.Milliseconds(), from.UnixMilli()}, func(p *webhook.ProgramStatistics, n [4]int64) {
+		{countProgramAttempts, []any{record.StatHour.Milliseconds(), from.UnixMilli()}, func(p *webhook.ProgramStatistics, n [4]int64) {
 			p.Attempts.Success += n[0]
 			p.Attempts.Failed += n[1]
 			p.Attempts.Retryable += n[2]

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -175,7 +176,7 @@ func TestMoveStats(t *testing.T) {
 		now := time.Now().Truncate(time.Minute)
 		var errs []error
 		for i := 2; i < 24*60; i++ {
-			errs = append(errs, t.Exec(writeStat, p.id, sub, StatMinute.Milliseconds(), now.Add(-time.Duration(i)*time.Minute).UnixMilli(),
+			errs = append(errs, t.Exec(writeStat, p.id, sub, record.StatMinute.Milliseconds(), now.Add(-time.Duration(i)*time.Minute).UnixMilli(),
 				1, 0, 0, "{}", "{}", t.counted()))
 		}
 		return errors.Join(errs...)
@@ -198,7 +199,7 @@ func TestMoveStats(t *testing.T) {
 	var left found
 	must(t, db.QueryRowContext(t.Context(), ofMinutes, sub).Scan(&left.rows, &left.success))
 	must(t, db.Close())
-	if left.rows == 0 || left.rows > 2+int64(statsChange/StatMinute) {
+	if left.rows == 0 || left.rows > 2+int64(statsChange/record.StatMinute) {
 		t.Errorf("the last part has the statistics of %d minutes", left.rows)
 	}
 	_, err = r.Complete(t.Context(), export)

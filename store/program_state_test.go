@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store/list"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -131,7 +132,7 @@ func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]prog
 	t.Helper()
 	ctx, sub := t.Context(), p.subscriptions[0]
 	var delivery, incident, token string
-	must(t, s.db.Scan(ctx, "SELECT id FROM deliveries WHERE program_id = ? LIMIT 1", []any{p.id}, (*deliveryID)(&delivery)))
+	must(t, s.db.Scan(ctx, "SELECT id FROM deliveries WHERE program_id = ? LIMIT 1", []any{p.id}, (*record.DeliveryID)(&delivery)))
 	must(t, s.db.Scan(ctx, "SELECT id FROM incidents WHERE program_id = ? LIMIT 1", []any{p.id}, &incident))
 	must(t, s.db.Scan(ctx, "SELECT id FROM tokens WHERE program_id = ? LIMIT 1", []any{p.id}, &token))
 	all := make(map[string]programOperation)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 
 	"service/store/list"
 	"service/store/sqlite"
@@ -29,4 +30,22 @@ func (s Programs) Lookup(ctx context.Context, id string) (*webhook.Program, erro
 	}
 	s.programStates.describe(&found)
 	return &found, nil
+}
+
+// Exists reports whether there is a program with an id.
+func (s Programs) Exists(ctx context.Context, id string) (exists bool, err error) {
+	err = s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists)
+	return exists, err
+}
+
+const selectVisibleProgramIDs = "SELECT id FROM programs WHERE id" + list.CanBeUsed + " ORDER BY id LIMIT ?"
+
+// IDs returns the ids of at most limit programs in ascending order.
+func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
+	if limit < 1 {
+		return nil, errors.New("store: limit must be at least 1")
+	}
+	var ids []string
+	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit}, sqlite.Into(&ids))
+	return ids, err
 }

@@ -16,6 +16,7 @@ import (
 
 	"service/store/keyring"
 	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -726,7 +727,7 @@ func (t *tx) insertFormed(c *Claim, seqs string, by maker) error {
 	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
 		"seqs, replay_id, split_of, created_at, counted_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
 		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, ?8, "+roomForAttempt+")",
-		shortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, t.counted())
+		record.ShortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, t.counted())
 	if err != nil {
 		return err
 	}
@@ -851,7 +852,7 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 	var seqs sql.NullString
 	var event []byte
 	var again bool // a redelivery or a delivery of a replay
-	err := t.Scan(claimDue, []any{c.SubscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*deliveryID)(&c.ID), &c.ProgramID,
+	err := t.Scan(claimDue, []any{c.SubscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*record.DeliveryID)(&c.ID), &c.ProgramID,
 		&c.Number, &seqs, &event, &again, &c.Split)
 	if errors.Is(err, sql.ErrNoRows) {
 		c.num = 0
@@ -919,7 +920,7 @@ const (
 		"AND subscription_id = "
 	selectNextDelivery = nextDelivery + "?"
 	selectNextPing     = nextPing + "?"
-	selectFirstURL     = "SELECT " + firstURL + " FROM deliveries d WHERE d.num = ?"
+	selectFirstURL     = "SELECT " + record.FirstURL + " FROM deliveries d WHERE d.num = ?"
 )
 
 // Recorded is the effect of a recorded attempt.
@@ -1106,7 +1107,7 @@ const countInterruptions = "SELECT count(*) FROM attempts WHERE delivery = ? AND
 // selectClaimOf ends with the number of the URL that the attempt in flight was sent to, which is the
 // subscription's when the attempt was counted, and with the subscription's now.
 const selectClaimOf = `SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id,
-	coalesce(json_array_length(d.seqs), 0), ` + firstURL + `,
+	coalesce(json_array_length(d.seqs), 0), ` + record.FirstURL + `,
 	coalesce((SELECT min(o.number) FROM old_urls o WHERE o.subscription_id = s.id AND o.replaced_at > d.claimed_at), s.url_number),
 	s.url_number
 	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?`

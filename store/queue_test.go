@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"service/store/keyring"
+	"service/store/record"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -330,7 +331,7 @@ func TestRecoverInterrupted(t *testing.T) {
 	}
 	var reason string
 	if err := s.db.Readers().QueryRow("SELECT failure_reason FROM deliveries WHERE id = ?",
-		shortID(claims[gone.ID].ID)).Scan(&reason); err != nil || reason != "subscription_deleted" {
+		record.ShortID(claims[gone.ID].ID)).Scan(&reason); err != nil || reason != "subscription_deleted" {
 		t.Errorf("the delivery of the deleted subscription: %q (%v)", reason, err)
 	}
 	must(t, s.Close())

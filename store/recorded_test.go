@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -28,7 +29,7 @@ func TestRecordAfterDeletion(t *testing.T) {
 	}
 	// The views show it as failed in any case.
 	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE id = ? AND status = 'failed' AND failure_reason = 'subscription_deleted' "+
-		"AND next_attempt_at IS NULL AND claimed_at IS NULL AND completed_at IS NOT NULL", shortID(c.ID)); n != 1 {
+		"AND next_attempt_at IS NULL AND claimed_at IS NULL AND completed_at IS NOT NULL", record.ShortID(c.ID)); n != 1 {
 		t.Error("the delivery is still open")
 	}
 }

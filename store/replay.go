@@ -2,12 +2,11 @@ package store
 
 import (
 	"context"
-	"database/sql"
-	"encoding/json"
 	"errors"
 	"time"
 
 	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -18,18 +17,6 @@ const maxReplays = 4
 // replayStep is how many seqs of the log one step of a replay reads.
 const replayStep = 1000
 
-const replayColumns = "id, subscription_id, program_id, only_which, from_at, to_at, names, filters, first_seq, after_seq, until_seq, " +
-	"status, events, deliveries, created_at, completed_at"
-
-// replayCursor is a replay with its position in the log.
-type replayCursor struct {
-	webhook.Replay
-	first, after, until int64
-	names               string
-	filters             any // of the subscription when it was created, as stored
-	maxEvents           int // of the subscription
-}
-
 // Plan determines the part of the log that a replay of valid fields covers. It writes nothing.
 func (s Replays) Plan(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (*ReplayPlan, error) {
 	r, err := s.newReplay(ctx, programID, subscriptionID, f)
@@ -37,7 +24,7 @@ func (s Replays) Plan(ctx context.Context, programID, subscriptionID string, f *
 }
 
 // ReplayPlan is a replay that can be created.
-type ReplayPlan struct{ cursor replayCursor }
+type ReplayPlan struct{ cursor record.ReplayCursor }
 
 // Create starts a planned replay.
 func (w ReplayWrites) Create(p *ReplayPlan, by webhook.AuditEntry) (webhook.Replay, error) {
@@ -59,8 +46,8 @@ func (w ReplayWrites) Create(p *ReplayPlan, by webhook.AuditEntry) (webhook.Repl
 			" running, the maximum. Wait for one to finish, or cancel one.")
 	}
 	t.AfterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
-	err = t.Exec("INSERT INTO replays ("+replayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
-		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.names, r.filters, r.first, r.after, r.until,
+	err = t.Exec("INSERT INTO replays ("+record.ReplayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
+		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.Names, r.Filters, r.First, r.After, r.Until,
 		r.CreatedAt.UnixMilli())
 	if err != nil {
 		return r.Replay, err
@@ -91,26 +78,27 @@ func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f 
 	if err != nil {
 		return n, err
 	}
-	query, args := countReplayed+r.condition(), r.args()
-	for r.after < r.until && time.Since(began) < dryRunTime {
+	query, args := countReplayed+replayCondition(r.Only), r.Args()
+	for r.After < r.Until && time.Since(began) < dryRunTime {
 		// Each step is a read of its own, so that other programs have their turns in between.
-		end := min(r.after+replayStep, r.until)
+		end := min(r.After+replayStep, r.Until)
 		var counted int64
-		if err := s.db.Scan(ctx, query, append(args, r.after, end), &counted); err != nil {
+		if err := s.db.Scan(ctx, query, append(args, r.After, end), &counted); err != nil {
 			return n, err
 		}
 		n.Events += counted
-		r.after = end
+		r.After = end
 	}
-	size := int64(webhook.BatchSize(batchSize, r.maxEvents))
-	n.Deliveries, n.Complete = (n.Events+size-1)/size, r.after >= r.until
+	size := int64(webhook.BatchSize(batchSize, r.MaxEvents))
+	n.Deliveries, n.Complete = (n.Events+size-1)/size, r.After >= r.Until
 	return n, nil
 }
 
 // newReplay determines the range of the log that a replay covers. The subscription must be
 // active.
-func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields) (r replayCursor, err error) {
-	sub, err := Subscriptions(s).Get(ctx, programID, subscriptionID)
+func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string,
+	f *webhook.ReplayFields) (r record.ReplayCursor, err error) {
+	sub, err := s.records.Subscription(ctx, programID, subscriptionID)
 	if err != nil {
 		return r, err
 	}
@@ -122,7 +110,7 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 		ID: webhook.NewID(), SubscriptionID: subscriptionID, ProgramID: programID,
 		Only: f.Only, From: f.From, To: f.To, Events: f.Events, Status: webhook.ReplayRunning, CreatedAt: now,
 	}
-	r.maxEvents = sub.MaxEvents
+	r.MaxEvents = sub.MaxEvents
 	open := r.To.IsZero() // up to the newest event, even if the clock was set back since
 	if open {
 		r.To = now
@@ -130,27 +118,27 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 	if r.Events == nil {
 		r.Events = sub.Events
 	}
-	r.names, r.filters = jsonText(r.Events), sqlite.OrNull(sub.Filters.String())
-	if r.first, err = s.seqBefore(ctx, programID, r.From); err != nil {
+	r.Names, r.Filters = jsonText(r.Events), sqlite.OrNull(sub.Filters.String())
+	if r.First, err = s.records.SeqBefore(ctx, programID, r.From); err != nil {
 		return r, err
 	}
 	if open {
-		err = s.db.Scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &r.until)
+		err = s.db.Scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}, &r.Until)
 	} else {
-		r.until, err = s.seqBefore(ctx, programID, r.To)
+		r.Until, err = s.records.SeqBefore(ctx, programID, r.To)
 	}
-	r.until = max(r.until, r.first)
-	r.after = r.first
-	r.Total = r.until - r.first
+	r.Until = max(r.Until, r.First)
+	r.After = r.First
+	r.Total = r.Until - r.First
 	return r, err
 }
 
 // Get returns a replay of a subscription.
 func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Replay, error) {
-	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
+	if _, err := s.records.Subscription(ctx, programID, subscriptionID); err != nil {
 		return webhook.Replay{}, err
 	}
-	r, err := scanReplay(func(dest ...any) error {
+	r, err := record.ScanReplay(func(dest ...any) error {
 		return s.db.Scan(ctx, selectReplay, []any{id, subscriptionID}, dest...)
 	})
 	return r.Replay, sqlite.NoRows(err, webhook.NotFound("replay"))
@@ -160,7 +148,7 @@ func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) 
 // cursor of the next page, "" on the last.
 func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 	q *webhook.ListQuery) (page []webhook.Replay, next string, err error) {
-	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
+	if _, err := s.records.Subscription(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
 	b := list.BindsOf(q)
@@ -171,17 +159,17 @@ func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 		if err := s.lists.Key.ParseCursor(scope, q.Cursor, place); err != nil {
 			return nil, "", err
 		}
-		b["behind"] = idAt(place)
+		b["behind"] = record.IdAt(place)
 	}
 	query := selectReplays[q.Sort[0].Descending]
 	err = s.db.Each(ctx, query.Text, query.Args(b), func(scan func(...any) error) error {
-		r, err := scanReplay(scan)
+		r, err := record.ScanReplay(scan)
 		page = append(page, r.Replay)
 		return err
 	})
 	if err == nil && len(page) > q.Size {
 		page = page[:q.Size]
-		next = s.lists.Key.Cursor(scope, idPlace(page[q.Size-1].ID))
+		next = s.lists.Key.Cursor(scope, record.IdPlace(page[q.Size-1].ID))
 	}
 	return page, next, err
 }
@@ -193,11 +181,11 @@ var selectReplays = map[bool]list.Statement{
 	true:  listedReplays.With(" AND (:behind IS NULL OR id < :behind) ORDER BY id DESC LIMIT :limit"),
 }
 
-var listedReplays = list.Statement{}.With("SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription " +
+var listedReplays = list.Statement{}.With("SELECT " + record.ReplayColumns + " FROM replays INDEXED BY replays_by_subscription " +
 	"WHERE subscription_id = :subscription AND " +
 	list.AllOf(list.IsIn("status"), list.IsWithin("created_at", "created_at")))
 
-const selectReplay = "SELECT " + replayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"
+const selectReplay = "SELECT " + record.ReplayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"
 
 // Cancel stops a running replay. Its deliveries continue. The error of a replay that no longer runs
 // has CodeConflict; it is returned as well.
@@ -207,7 +195,7 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.Au
 	if err != nil {
 		return webhook.Replay{}, err
 	}
-	r, err := scanReplay(func(dest ...any) error { return t.Scan(selectReplay, []any{id, subscriptionID}, dest...) })
+	r, err := record.ScanReplay(func(dest ...any) error { return t.Scan(selectReplay, []any{id, subscriptionID}, dest...) })
 	if err != nil {
 		return r.Replay, sqlite.NoRows(err, webhook.NotFound("replay"))
 	}
@@ -225,27 +213,12 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.Au
 		"replay "+id+" after "+webhook.Count(int(r.EventsSent), "event"))
 }
 
-// scanReplay reads a row of replayColumns.
-func scanReplay(scan func(...any) error) (r replayCursor, err error) {
-	var from, to, created int64
-	var completed sql.NullInt64
-	err = scan(&r.ID, &r.SubscriptionID, &r.ProgramID, &r.Only, &from, &to, &r.names, &r.filters, &r.first, &r.after, &r.until, &r.Status,
-		&r.EventsSent, &r.Deliveries, &created, &completed)
-	if err != nil {
-		return r, err
-	}
-	r.From, r.To = time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC()
-	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
-	r.Scanned, r.Total = r.after-r.first, r.until-r.first
-	return r, json.Unmarshal([]byte(r.names), &r.Events)
-}
-
 // replayed returns up to count seqs after a replay's cursor whose events it sends, and how far
 // it read: at most replayStep seqs. It skips events that the subscription's own cursor has yet
 // to reach, and those of types that the subscription no longer requests.
-func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs []int64, after int64, err error) {
-	end := min(r.after+replayStep, r.until)
-	err = s.db.Each(ctx, selectReplayed+r.condition()+" ORDER BY e.seq LIMIT ?7", append(r.args(), r.after, end, count),
+func (s *core) replayed(ctx context.Context, r *record.ReplayCursor, count int) (seqs []int64, after int64, err error) {
+	end := min(r.After+replayStep, r.Until)
+	err = s.db.Each(ctx, selectReplayed+replayCondition(r.Only)+" ORDER BY e.seq LIMIT ?7", append(r.Args(), r.After, end, count),
 		sqlite.Into(&seqs))
 	if len(seqs) == count {
 		end = seqs[count-1]
@@ -253,9 +226,9 @@ func (s *core) replayed(ctx context.Context, r *replayCursor, count int) (seqs [
 	return seqs, end, err
 }
 
-// condition returns the part of replayedEvents that depends on the kind of replay.
-func (r *replayCursor) condition() string {
-	switch r.Only {
+// replayCondition returns the part of replayedEvents that depends on the kind of replay.
+func replayCondition(only webhook.ReplayOnly) string {
+	switch only {
 	case webhook.ReplayMissed:
 		return " AND NOT EXISTS (" + itsDeliveries + ") AND NOT " + wasDelivered
 	case webhook.ReplayFailed:
@@ -265,9 +238,6 @@ func (r *replayCursor) condition() string {
 	return ""
 }
 
-// args returns the first four parameters of replayedEvents. The next two are the range of seqs.
-func (r *replayCursor) args() []any { return []any{r.ProgramID, r.SubscriptionID, r.names, r.filters} }
-
 const (
 	selectReplayed = "SELECT e.seq" + replayedEvents
 	countReplayed  = "SELECT count(*)" + replayedEvents
@@ -276,7 +246,7 @@ const (
 		AND e.name IN (SELECT value FROM json_each((SELECT events FROM subscriptions WHERE id = ?2)))
 		AND NOT (e.seq > (SELECT seq FROM cursors WHERE subscription_id = ?2) AND EXISTS (
 			SELECT 1 FROM interests i WHERE i.subscription_id = ?2 AND i.name = e.name AND i.after_seq < e.seq
-			AND (i.until_seq IS NULL OR e.seq <= i.until_seq) AND ` + passesFilter + `))
+			AND (i.until_seq IS NULL OR e.seq <= i.until_seq) AND ` + record.PassesFilter + `))
 		AND (?4 IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(?4) i WHERE i.key = e.name AND NOT event_matches(i.value, e.id, e.json)))`
 	itsDeliveries = `SELECT 1 FROM delivery_events x JOIN deliveries d ON d.num = x.delivery
 		WHERE x.program_id = e.program_id AND x.seq = e.seq AND d.subscription_id = ?2`
@@ -288,9 +258,9 @@ const (
 // reports whether a replay of the queue continues. The error is [ErrStale] if the subscription
 // or the replay has changed.
 func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *Claim, more bool, err error) {
-	r, err := scanReplay(func(dest ...any) error {
+	r, err := record.ScanReplay(func(dest ...any) error {
 		return s.db.Scan(ctx,
-			"SELECT "+replayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1",
+			"SELECT "+record.ReplayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1",
 			[]any{q.SubscriptionID}, dest...)
 	})
 	if err != nil {
@@ -328,7 +298,7 @@ type replayBatch struct {
 
 // replayBatch reads the next step of a replay: at most count events, and as many as fit into
 // size bytes, but at least one. The error is [ErrStale] if retention removed one of them.
-func (s Queues) replayBatch(ctx context.Context, r *replayCursor, count, size int) (b replayBatch, err error) {
+func (s Queues) replayBatch(ctx context.Context, r *record.ReplayCursor, count, size int) (b replayBatch, err error) {
 	if b.seqs, b.after, err = s.replayed(ctx, r, count); err != nil {
 		return b, err
 	}
@@ -365,21 +335,21 @@ func (s Queues) fitting(ctx context.Context, programID string, seqs []int64, siz
 
 // advanceReplay moves a replay past a batch, and reports whether a replay of the queue
 // continues.
-func (t *tx) advanceReplay(r *replayCursor, b *replayBatch, q *Queue) (more bool, err error) {
+func (t *tx) advanceReplay(r *record.ReplayCursor, b *replayBatch, q *Queue) (more bool, err error) {
 	var running int
 	if err := t.Scan("SELECT count(*) FROM replays WHERE subscription_id = ? AND status = 'running'", []any{q.SubscriptionID},
 		&running); err != nil {
 		return false, err
 	}
 	status, completed, counted := webhook.ReplayRunning, any(nil), any(nil)
-	if b.after == r.until {
+	if b.after == r.Until {
 		status, completed, counted = webhook.ReplayDone, t.s.clock.Now().UnixMilli(), t.counted()
 		running--
 	}
 	n, err := t.Affected("UPDATE replays SET after_seq = ?, events = events + ?, deliveries = deliveries + ?, status = ?, "+
 		"completed_at = ?, counted_at = ? WHERE id = ? AND status = 'running' AND after_seq = ? AND EXISTS (SELECT 1 FROM subscriptions "+
 		"WHERE id = ? AND revision = ? AND active = 1)",
-		b.after, len(b.seqs), min(len(b.seqs), 1), string(status), completed, counted, r.ID, r.after, q.SubscriptionID, q.Revision)
+		b.after, len(b.seqs), min(len(b.seqs), 1), string(status), completed, counted, r.ID, r.After, q.SubscriptionID, q.Revision)
 	if err == nil && n == 0 {
 		err = ErrStale
 	}
@@ -388,7 +358,7 @@ func (t *tx) advanceReplay(r *replayCursor, b *replayBatch, q *Queue) (more bool
 
 // insertReplayed stores the delivery of a batch. It returns [ErrStale] if retention has removed
 // some of its events since they were read.
-func (t *tx) insertReplayed(c *Claim, r *replayCursor, b *replayBatch) error {
+func (t *tx) insertReplayed(c *Claim, r *record.ReplayCursor, b *replayBatch) error {
 	seqs := appendSeqs(nil, b.seqs)
 	var there int
 	if err := t.Scan("SELECT count(*) FROM events WHERE program_id = ? AND seq IN (SELECT value FROM json_each(?))",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 
+	"service/store/record"
 	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
@@ -89,7 +90,7 @@ var (
 
 	// Subscriptions that were never trimmed and may exceed their quota.
 	selectUnmarked = "SELECT id FROM subscriptions s WHERE NOT EXISTS (SELECT 1 FROM response_marks m WHERE m.subscription_id = s.id) " +
-		"AND EXISTS (SELECT 1 " + createdOf("s.id") + " LIMIT 1 OFFSET ?)"
+		"AND EXISTS (SELECT 1 " + record.CreatedOf("s.id") + " LIMIT 1 OFFSET ?)"
 	selectMark     = "SELECT coalesce(max(completed_at), 0) FROM response_marks WHERE subscription_id = ?"
 	selectKeptFrom = successesAfter("d.completed_at", "", " ORDER BY 1 DESC LIMIT 1 OFFSET ?3")
 	selectNextTrim = "SELECT max(completed_at), count(*) FROM (" + successesAfter("d.completed_at", " AND d.completed_at < ?3",
@@ -112,7 +113,7 @@ var (
 // successesAfter returns a query of a subscription's successful deliveries that completed after
 // ?2, by completed_at.
 func successesAfter(columns, where, tail string) string {
-	return "SELECT " + columns + " " + completedOf("?1") + " AND d.completed_at > ?2 AND d.status = 'success'" + where + tail
+	return "SELECT " + columns + " " + record.CompletedOf("?1") + " AND d.completed_at > ?2 AND d.status = 'success'" + where + tail
 }
 
 // trimSuccesses removes the responses of all but the newest successful attempts of a

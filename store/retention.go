@@ -9,6 +9,7 @@ import (
 
 	"service/store/clock"
 	"service/store/people"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -320,7 +321,7 @@ func (w *sweep) announceExpired(t *tx, after, to, before int64) error {
 		var id, subscription, program string
 		var ping, deleted bool
 		var accepted sql.NullInt64
-		if err := scan((*deliveryID)(&id), &subscription, &program, &ping, &deleted, &accepted); err != nil {
+		if err := scan((*record.DeliveryID)(&id), &subscription, &program, &ping, &deleted, &accepted); err != nil {
 			return err
 		}
 		t.AfterCommit(func() {
@@ -359,7 +360,7 @@ const (
 	selectPendingLosses = `SELECT c.subscription_id, c.seq, (
 			SELECT count(*) FROM interests i JOIN events e ON e.program_id = s.program_id AND e.name = i.name
 				AND e.seq > max(i.after_seq, c.seq, ?2) AND e.seq <= min(coalesce(i.until_seq, ?3), ?3)
-				AND ` + passesFilter + `
+				AND ` + record.PassesFilter + `
 			WHERE i.subscription_id = c.subscription_id) AS lost
 		FROM subscriptions s INDEXED BY subscriptions_by_program JOIN cursors c ON c.subscription_id = s.id
 		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0`
@@ -384,7 +385,7 @@ func (w *sweep) events() error {
 // eventsOf removes the oldest events of one program, and alerts about losses.
 func (w *sweep) eventsOf(programID string) error {
 	imported := w.s.lists.Imported.Of("events")
-	until, err := w.s.lastSeq(w.ctx, programID, func(row, received int64) bool { return w.old.hasEvent(imported, row, received) })
+	until, err := w.s.records.LastSeq(w.ctx, programID, func(row, received int64) bool { return w.old.hasEvent(imported, row, received) })
 	if err != nil {
 		return err
 	}
@@ -540,10 +541,10 @@ const (
 func (w *sweep) stats() error {
 	old := w.old.seconds()
 	minutes := max(old, clock.WholeSeconds(w.s.clock.Counted()-minutesFor))
-	if err := w.steps.remove(w.ctx, removeStats, StatMinute.Milliseconds(), minutes); err != nil {
+	if err := w.steps.remove(w.ctx, removeStats, record.StatMinute.Milliseconds(), minutes); err != nil {
 		return err
 	}
-	return w.steps.remove(w.ctx, removeStats, StatHour.Milliseconds(), old)
+	return w.steps.remove(w.ctx, removeStats, record.StatHour.Milliseconds(), old)
 }
 
 // rest removes all other kinds of records.
@@ -602,10 +603,10 @@ var (
 	selectAgedIncidents = "SELECT num FROM incidents WHERE counted_at <= ? ORDER BY counted_at LIMIT ?"
 	// Attempts were sent to the URL that was current when their delivery was created, or to a later one.
 	selectUnnamedURLs = "SELECT json_array(o.subscription_id, o.number) FROM old_urls o WHERE o.last_delivery < coalesce((SELECT d.num " +
-		createdOf("o.subscription_id") + " ORDER BY d.num LIMIT 1), o.last_delivery + 1) LIMIT ?2"
+		record.CreatedOf("o.subscription_id") + " ORDER BY d.num LIMIT 1), o.last_delivery + 1) LIMIT ?2"
 	// Deleted subscriptions without deliveries.
 	selectForgotten = "SELECT id FROM subscriptions s WHERE counted_at <= ? AND NOT EXISTS (SELECT 1 " +
-		createdOf("s.id") + ") ORDER BY counted_at LIMIT ?"
+		record.CreatedOf("s.id") + ") ORDER BY counted_at LIMIT ?"
 )
 
 // audit removes the entries of the audit log through last, oldest first. It first records that one in

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -281,7 +282,7 @@ func TestRetentionKeepsCarriedEvents(t *testing.T) {
 			t.Fatalf("cannot claim the redelivery: %+v, %v", c, err)
 		}
 		for at, want := range map[time.Time]int64{young.Add(-11 * time.Hour): 2, young.Add(-time.Hour): 5, young: 5, young.Add(time.Hour): 6} {
-			if got, err := s.seqBefore(t.Context(), "p", at); err != nil || got != want && !(want == 5 && (got == 3 || got == 4)) {
+			if got, err := s.records.SeqBefore(t.Context(), "p", at); err != nil || got != want && !(want == 5 && (got == 3 || got == 4)) {
 				t.Errorf("newest seq before %s: got %d, %v, want %d", at, got, err, want)
 			}
 		}
@@ -417,7 +418,7 @@ func TestLossAlertsOnceADay(t *testing.T) {
 // lostEvents returns the number of events that a subscription has lost to retention.
 func lostEvents(t *testing.T, s *Store, subscriptionID string) int64 {
 	t.Helper()
-	losses, _, err := s.Subscriptions().Losses(t.Context(), CountLimit)
+	losses, _, err := s.Subscriptions().Losses(t.Context(), record.CountLimit)
 	must(t, err)
 	for _, l := range losses {
 		if l.SubscriptionID == subscriptionID {

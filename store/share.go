@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"service/store/people"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -20,7 +21,7 @@ func (w DeliveryWrites) Share(programID, id string, by webhook.AuditEntry) (sh w
 		return sh, "", err
 	}
 	var deleted bool
-	err = w.t.Scan(selectOwnDelivery, []any{shortID(id), programID}, &deleted)
+	err = w.t.Scan(selectOwnDelivery, []any{record.ShortID(id), programID}, &deleted)
 	if err != nil {
 		return sh, "", sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}

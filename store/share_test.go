@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -24,8 +25,8 @@ func aDelivery(t *testing.T, s *Store, programID string) string {
 	t.Helper()
 	var id string
 	must(t, s.db.Scan(t.Context(), "SELECT d.id FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id "+
-		"WHERE s.program_id = ? ORDER BY d.num LIMIT 1", []any{programID}, &id))
-	return longID(id)
+		"WHERE s.program_id = ? ORDER BY d.num LIMIT 1", []any{programID}, (*record.DeliveryID)(&id)))
+	return id
 }
 
 func wantShared(t *testing.T, s *Store, code string, want bool) {
@@ -104,8 +105,8 @@ func TestShares(t *testing.T) {
 	}), webhook.CodeConflict)
 	var other string // a delivery of another subscription
 	must(t, s.db.Scan(t.Context(), "SELECT d.id FROM deliveries d CROSS JOIN subscriptions s ON s.id = d.subscription_id "+
-		"WHERE s.program_id = 'one' AND s.deleted_at IS NULL LIMIT 1", nil, &other))
-	_, code = share(t, s, "one", longID(other))
+		"WHERE s.program_id = 'one' AND s.deleted_at IS NULL LIMIT 1", nil, (*record.DeliveryID)(&other)))
+	_, code = share(t, s, "one", other)
 	wantShared(t, s, code, true)
 	// They end when the program is being erased.
 	mustWrite(t, s, func(w Write) error {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -195,16 +196,15 @@ func (s Queues) finishSplits(ctx context.Context, q *Queue) error {
 }
 
 const (
-	selectSizeBound = "SELECT bytes, learned_at FROM size_bounds WHERE subscription_id = ?"
-	putSizeBound    = "INSERT OR REPLACE INTO size_bounds (subscription_id, bytes, learned_at) VALUES (?, ?, ?)"
-	dropSizeBound   = "DELETE FROM size_bounds WHERE subscription_id = ?"
+	putSizeBound  = "INSERT OR REPLACE INTO size_bounds (subscription_id, bytes, learned_at) VALUES (?, ?, ?)"
+	dropSizeBound = "DELETE FROM size_bounds WHERE subscription_id = ?"
 )
 
 // learnSize records that the receiver refused a delivery for its size.
 func (t *tx) learnSize(c *Claim, now time.Time) error {
 	var known webhook.SizeBound
 	var at sql.NullInt64
-	err := sqlite.NoRows(t.Scan(selectSizeBound, []any{c.SubscriptionID}, &known.Bytes, &at), nil)
+	err := sqlite.NoRows(t.Scan(record.SelectSizeBound, []any{c.SubscriptionID}, &known.Bytes, &at), nil)
 	if err != nil {
 		return err
 	}

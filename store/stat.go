@@ -8,15 +8,13 @@ import (
 	"slices"
 	"time"
 
+	"service/store/record"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
-// Statistics are kept per minute, for minutesFor, and per hour.
-const (
-	StatMinute = time.Minute
-	StatHour   = time.Hour
-	minutesFor = 48 * time.Hour
-)
+// minutesFor is how long the statistics of minutes are kept.
+const minutesFor = 48 * time.Hour
 
 // Statistics are a chore, written with other commits. Reads add what is not written yet from memory.
 // A crash loses that, which is hardly visible in a chart.
@@ -24,12 +22,6 @@ const (
 	statKeys = 8               // maximum number of keys with one commit; each has two rows
 	statRest = 5 * time.Second // pause after all are written
 )
-
-// LastHour returns the 60 minutes up to and including the minute of now.
-func LastHour(now time.Time) (from, to time.Time) {
-	to = now.Truncate(StatMinute).Add(StatMinute)
-	return to.Add(-time.Hour), to
-}
 
 // statKey identifies a row of the minutes. The row of its hour follows from it.
 type statKey struct {
@@ -54,7 +46,7 @@ func (s *stats) count(c *Claim, a *webhook.Attempt, now time.Time) {
 	if s.pending == nil {
 		s.pending = make(map[statKey]*webhook.Stat)
 	}
-	minute := now.Truncate(StatMinute).UnixMilli()
+	minute := now.Truncate(record.StatMinute).UnixMilli()
 	for _, key := range [...]statKey{{c.ProgramID, c.SubscriptionID, minute}, {c.ProgramID, "", minute}, {"", "", minute}} {
 		stat := s.pending[key]
 		if stat == nil {
@@ -104,7 +96,7 @@ func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error)
 func (s *core) writeStats(t *tx, n int) error {
 	for _, values := range s.stats.some(n, t.Number()) {
 		for key, stat := range values {
-			for _, span := range [...]time.Duration{StatMinute, StatHour} {
+			for _, span := range [...]time.Duration{record.StatMinute, record.StatHour} {
 				if err := t.addStat(key, span, stat); err != nil {
 					return err
 				}
@@ -161,5 +153,51 @@ func (s Figures) Stats(ctx context.Context, programID, subscriptionID string, sp
 			all = slices.Insert(all, at, *stat)
 		}
 	}
+	return all, err
+}
+
+const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t.retryable
+	FROM json_each(?1) i CROSS JOIN stats t ON t.program_id = i.value ->> 0 AND t.subscription_id = i.value ->> 1
+		AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
+	ORDER BY i.key, t.at`
+
+// Stats returns statistics like [Figures.Stats] for each of the subscriptions, by id, without
+// response codes and durations.
+func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, span time.Duration,
+	from, to time.Time) (map[string][]webhook.Stat, error) {
+	pairs := make([][2]string, len(subs))
+	asked := make(map[string]bool, len(subs))
+	for i := range subs {
+		pairs[i] = [2]string{subs[i].ProgramID, subs[i].ID}
+		asked[subs[i].ID] = true
+	}
+	all := make(map[string][]webhook.Stat, len(subs))
+	add := func(id string, one *webhook.Stat) {
+		at, found := slices.BinarySearchFunc(all[id], one.At, func(s webhook.Stat, t time.Time) int { return s.At.Compare(t) })
+		if !found {
+			all[id] = slices.Insert(all[id], at, webhook.Stat{At: one.At, Span: span})
+		}
+		sum := &all[id][at]
+		sum.Success, sum.Failed, sum.Retryable = sum.Success+one.Success, sum.Failed+one.Failed, sum.Retryable+one.Retryable
+	}
+	// Memory first, see [Figures.Stats].
+	s.stats.each(func(key statKey, stat *webhook.Stat) {
+		at := time.UnixMilli(key.at(span)).UTC()
+		if key.subscriptionID != "" && asked[key.subscriptionID] && !at.Before(from) && at.Before(to) {
+			add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
+		}
+	})
+	args := []any{sqlite.JSON(pairs), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
+	err := s.db.Each(ctx, selectStatCounts, args, func(scan func(...any) error) error {
+		var id string
+		var at int64
+		var stat webhook.Stat
+		if err := scan(&id, &at, &stat.Success, &stat.Failed, &stat.Retryable); err != nil {
+			return err
+		}
+		stat.At = time.UnixMilli(at).UTC()
+		add(id, &stat)
+		return nil
+	})
 	return all, err
 }

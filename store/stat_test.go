@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -26,7 +27,7 @@ func totalStats(t *testing.T, s *Store, programID, subscriptionID string, span t
 // checkStats compares the statistics with the attempts of TestStats.
 func checkStats(t *testing.T, s *Store, subscriptionID string) {
 	t.Helper()
-	for span, want := range map[time.Duration]int{StatMinute: 5, StatHour: 1} {
+	for span, want := range map[time.Duration]int{record.StatMinute: 5, record.StatHour: 1} {
 		got, spans := totalStats(t, s, "p", subscriptionID, span)
 		if got.Success != 20 || got.Retryable != 10 || got.Failed != 0 || got.Answers["503"] != 10 || spans != want {
 			t.Errorf("subscription, per %s: got %+v in %d spans, want %d spans", span, got, spans, want)
@@ -66,14 +67,14 @@ func TestStats(t *testing.T) {
 
 		time.Sleep(49 * time.Hour)
 		sweepAt(t, again, time.Now().Add(-60*time.Hour))
-		if got, _ := totalStats(t, again, "", "", StatMinute); got.Total() != 0 {
+		if got, _ := totalStats(t, again, "", "", record.StatMinute); got.Total() != 0 {
 			t.Errorf("after two days: got minutes %+v, want none", got)
 		}
-		if got, _ := totalStats(t, again, "", "", StatHour); got.Total() != 61 {
+		if got, _ := totalStats(t, again, "", "", record.StatHour); got.Total() != 61 {
 			t.Errorf("after two days: got hours %+v", got)
 		}
 		sweepAt(t, again, time.Now())
-		if got, _ := totalStats(t, again, "", "", StatHour); got.Total() != 0 {
+		if got, _ := totalStats(t, again, "", "", record.StatHour); got.Total() != 0 {
 			t.Errorf("got hours %+v, want none", got)
 		}
 	})
@@ -102,7 +103,7 @@ func TestStatsWrittenOnce(t *testing.T) {
 		send(t, s, queue(t, s, sub.ID), 200)
 		time.Sleep(statRest) // the chore is due
 		must(t, s.writeCounts())
-		for _, span := range []time.Duration{StatMinute, StatHour} {
+		for _, span := range []time.Duration{record.StatMinute, record.StatHour} {
 			if got, _ := totalStats(t, s, "p", sub.ID, span); got.Total() != 1 {
 				t.Errorf("per %s: got %d attempts, want 1", span, got.Total())
 			}

@@ -35,6 +35,7 @@ import (
 	"service/store/keyring"
 	"service/store/list"
 	"service/store/people"
+	"service/store/record"
 	"service/store/replica"
 	"service/store/schema"
 	"service/store/sqlite"
@@ -107,6 +108,7 @@ type core struct {
 	tail    *tail
 	lists   *list.Reader
 	people  people.Reads
+	records *record.Reads
 	metrics *metrics
 
 	replication *replica.Replication // nil without a replica
@@ -169,6 +171,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
 	s.clock = clock.New(cfg.Now, cfg.Retention.maxStep(), s.logger, s.watchers.subscriptionChanged)
+	s.records = record.NewReads(s.lists, s.clock, &s.dictionaries, s.use, s.stats.failedSince)
 	s.people = people.NewReads(s.lists, s.clock.Now)
 	s.writer = newWriter(s.core)
 	path := filepath.Join(cfg.Dir, datadir.Database)

@@ -6,23 +6,16 @@ import (
 	"crypto/subtle"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
-
-const subscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
-	"authorization_header IS NOT NULL, header_names, filters, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
-	"max_per_second, coalesce(max_events, 0), " +
-	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), " +
-	"(SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
-	"(SELECT next_probe_at FROM failures f WHERE f.subscription_id = subscriptions.id)"
 
 const insertSubscription = `INSERT INTO subscriptions (num, id, program_id, url, active, description, events, ordered, max_in_flight,
 		authorization_header, signing_secret, created_by, revision, created_at, updated_at, max_per_second, max_events, header_names, headers,
@@ -131,19 +124,6 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 		Detail: fmt.Sprintf("the program has %d subscriptions; at most %d are allowed: delete one first", count, limit),
 	})
 }
-
-// Get returns one subscription of a program.
-func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.Subscription, error) {
-	if err := s.use(programID, "subscription"); err != nil {
-		return webhook.Subscription{}, err
-	}
-	sub, err := scanSubscription(func(dest ...any) error {
-		return s.db.Scan(ctx, selectSubscription, []any{id, programID}, dest...)
-	})
-	return sub, sqlite.NoRows(err, webhook.NotFound("subscription"))
-}
-
-const selectSubscription = "SELECT " + subscriptionColumns + " FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL"
 
 // maxClosedInterests is the maximum number of closed ranges of a subscription, see moveInterests.
 // It bounds what repeated changes can store while events are waiting.
@@ -332,7 +312,7 @@ func (w SubscriptionWrites) SigningSecret(programID, id string) (webhook.Signing
 // Sign returns the signatures that an attempt would have now, one for each secret of a
 // subscription that signs. The error is a *webhook.Error if there is no such subscription.
 func (s Subscriptions) Sign(ctx context.Context, programID, id, deliveryID string, at time.Time, body []byte) (string, error) {
-	q, err := Queues(s).Get(ctx, id)
+	q, err := (Queues{s.core}).Get(ctx, id)
 	if err == nil && q.ProgramID != programID {
 		err = webhook.NotFound("subscription")
 	}
@@ -472,8 +452,8 @@ func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
 	if err := t.use(programID, "subscription"); err != nil {
 		return webhook.Subscription{}, err
 	}
-	sub, err := scanSubscription(func(dest ...any) error {
-		return t.Scan(selectSubscription, []any{id, programID}, dest...)
+	sub, err := record.ScanSubscription(func(dest ...any) error {
+		return t.Scan(record.SelectSubscription, []any{id, programID}, dest...)
 	})
 	return sub, sqlite.NoRows(err, webhook.NotFound("subscription"))
 }
@@ -501,41 +481,10 @@ func jsonText(v any) string {
 	return string(b)
 }
 
-// parseFilters reads the stored filters of a subscription.
-func parseFilters(text sql.NullString) (f webhook.Filters, err error) {
-	if text.Valid {
-		err = json.Unmarshal([]byte(text.String), &f)
-	}
-	return f, err
-}
-
 func set[T any](field *T, value *T) {
 	if value != nil {
 		*field = *value
 	}
-}
-
-func scanSubscription(scan func(...any) error) (sub webhook.Subscription, err error) {
-	var names, headers string
-	var created, updated int64
-	var deleted, since, probe sql.NullInt64
-	var reason, failing, filters sql.NullString
-	var rate sql.NullFloat64
-	err = scan(&sub.ID, &sub.ProgramID, &sub.URL, &sub.Active, &sub.Description, &names, &sub.Ordered, &sub.MaxInFlight,
-		&sub.HasAuthorizationHeader, &headers, &filters, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
-		&rate, &sub.MaxEvents, &failing, &since, &probe)
-	if err != nil {
-		return sub, err
-	}
-	sub.CreatedAt, sub.UpdatedAt, sub.DeletedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC(), sqlite.FromMillis(deleted)
-	sub.DisabledReason, sub.MaxPerSecond = reason.String, rate.Float64
-	if sub.Status == webhook.HealthFailing {
-		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), sqlite.FromMillis(since),
-			sqlite.FromMillis(probe)
-	}
-	var unreadable error
-	sub.Filters, unreadable = parseFilters(filters)
-	return sub, errors.Join(unreadable, json.Unmarshal([]byte(names), &sub.Events), json.Unmarshal([]byte(headers), &sub.HeaderNames))
 }
 
 // An interest is a range of the log in which a subscription wants the events with one name. A range

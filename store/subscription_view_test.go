@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"service/store/sqlite"
+	"service/store/record"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -270,11 +270,11 @@ func checkAllSubscriptions(t *testing.T, s *Store, programID, raw string, want [
 	t.Helper()
 	for _, limit := range []int{7, 10_000} {
 		s.lists.Limits.Scan = limit
-		page := func(ctx context.Context, q *webhook.ListQuery) ([]SubscriptionSummary, string, error) {
+		page := func(ctx context.Context, q *webhook.ListQuery) ([]record.SubscriptionSummary, string, error) {
 			return s.Subscriptions().PageAll(ctx, programID, q)
 		}
 		got := readPages(t, raw, query(t, webhook.AllSubscriptionList, raw+"&page[size]=4"), 300, page,
-			func(u SubscriptionSummary) string { return u.ID })
+			func(u record.SubscriptionSummary) string { return u.ID })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s %s, examining %d per page (-want +got):\n%s", programID, raw, limit, diff)
 		}
@@ -298,7 +298,7 @@ func TestAllSubscriptionsCursorOfAnotherList(t *testing.T) {
 }
 
 // readView returns the view of a subscription with its two newest deliveries.
-func readView(t *testing.T, s *Store, id string) SubscriptionView {
+func readView(t *testing.T, s *Store, id string) record.SubscriptionView {
 	t.Helper()
 	u, err := s.Subscriptions().View(t.Context(), id, 2)
 	must(t, err)
@@ -379,7 +379,7 @@ func TestSubscriptionView(t *testing.T) {
 		}
 		now := time.Now()
 		subs := []webhook.Subscription{u.Subscription}
-		stats, err := s.Subscriptions().Stats(t.Context(), subs, StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
+		stats, err := s.Subscriptions().Stats(t.Context(), subs, record.StatHour, now.Add(-25*time.Hour), now.Add(time.Hour))
 		must(t, err)
 		var sum webhook.Stat
 		for _, one := range stats[sub.ID] {
@@ -471,51 +471,6 @@ func TestSubscriptionViewOfOldSecrets(t *testing.T) {
 			t.Errorf("after their expiry: got %v, want none", u.OldSecrets)
 		}
 	})
-}
-
-// Everything that is read for a subscription of a page is found by an index, or its scan is bounded.
-func TestSubscriptionPlans(t *testing.T) {
-	s := open(t)
-	for query, c := range map[string]struct {
-		args int
-		want []string
-	}{
-		selectSummaries: {2, []string{
-			"deliveries_completed (subscription=?", "deliveries_due (subscription_id=?",
-			"events_by_name (program_id=? AND name=? AND seq>? AND seq<?)",
-			"SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=?)",
-			"SEARCH l USING PRIMARY KEY", "SEARCH f USING PRIMARY KEY", "SEARCH c USING PRIMARY KEY",
-		}},
-		selectLastSuccess: {1, []string{"deliveries_completed (subscription=?", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
-		selectLastFailure: {1, []string{
-			"deliveries_of_subscription (subscription=?)", "deliveries_by_status (status=? AND subscription_id=?)",
-			"SEARCH a USING PRIMARY KEY (delivery=?)",
-		}},
-	} {
-		rows, err := s.db.Readers().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, c.args)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var plan []string
-		err = sqlite.Drain(rows, func(scan func(...any) error) error {
-			var id, parent, unused int
-			var detail string
-			err := scan(&id, &parent, &unused, &detail)
-			if plan = append(plan, detail); strings.HasPrefix(detail, "SCAN ") && !strings.Contains(detail, "VIRTUAL TABLE") &&
-				!strings.Contains(detail, "subquery") && detail != "SCAN d" && detail != "SCAN n" {
-				t.Errorf("%s\n\t%s", query, detail)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, part := range c.want {
-			if text := strings.Join(plan, "\n\t"); !strings.Contains(text, part) {
-				t.Errorf("%s\n\t%s\nwant %s", query, text, part)
-			}
-		}
-	}
 }
 
 // If the function passed to Ping fails, the ping is not stored either.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -198,7 +199,7 @@ func TestFormsAreBounded(t *testing.T) {
 
 // An entry about a subscription has its name. Without one, it has the URL at that time.
 func TestAuditDetails(t *testing.T) {
-	a := auditRecords{labels: map[string]store.SubscriptionLabel{"named": {Description: "Partner X\nmore"}, "unnamed": {}}}
+	a := auditRecords{labels: map[string]record.SubscriptionLabel{"named": {Description: "Partner X\nmore"}, "unnamed": {}}}
 	for _, test := range []struct {
 		action                webhook.Action
 		subject, name, detail string

@@ -4,13 +4,13 @@ import (
 	"strconv"
 	"time"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
 
 // alertState returns the state whose color and symbol an alert has, and its name for display.
-func alertState(a *store.Alert) (state webhook.Status, label string) {
+func alertState(a *record.Alert) (state webhook.Status, label string) {
 	switch a.Name {
 	case webhook.AlertFailing:
 		return webhook.StatusRetryable, "Failing"
@@ -27,7 +27,7 @@ func alertState(a *store.Alert) (state webhook.Status, label string) {
 }
 
 // alertPath returns the path of the page that an alert is about.
-func alertPath(a *store.Alert) string {
+func alertPath(a *record.Alert) string {
 	if a.IncidentID != "" {
 		return incidentPath(a.IncidentID)
 	}
@@ -36,7 +36,7 @@ func alertPath(a *store.Alert) string {
 
 // alertResponse describes what an alert is about in a few words: the response of the attempt before
 // it, or how many events were lost; "" for neither.
-func alertResponse(a *store.Alert) string {
+func alertResponse(a *record.Alert) string {
 	switch {
 	case a.Name == webhook.AlertLost:
 		return countWord(int(a.LostEvents), ui.Number(a.LostEvents), "event")
@@ -47,7 +47,7 @@ func alertResponse(a *store.Alert) string {
 }
 
 // alertSent says to how many channels an alert was sent.
-func alertSent(a *store.Alert, now time.Time) string {
+func alertSent(a *record.Alert, now time.Time) string {
 	channels := webhook.Count(a.Channels, "channel")
 	switch {
 	case a.Channels == 0:
@@ -69,7 +69,7 @@ func sentWord(s webhook.Status) string {
 	switch s {
 	case webhook.StatusSuccess:
 		return "sent"
-	case webhook.StatusFailed, store.AlertUnsent:
+	case webhook.StatusFailed, record.AlertUnsent:
 		return "not sent"
 	case webhook.StatusRetryable:
 		return "retrying"
@@ -79,7 +79,7 @@ func sentWord(s webhook.Status) string {
 
 // alertBadge is the state whose color and symbol the sending of an alert has.
 func alertBadge(s webhook.Status) string {
-	if s == store.AlertUnsent {
+	if s == record.AlertUnsent {
 		return string(webhook.StatusPending)
 	}
 	return string(s)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -55,7 +55,7 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 		p.total.Add(&stats[i])
 	}
 	step, format := "minute", "15:04"
-	if span == store.StatHour {
+	if span == record.StatHour {
 		step, format = "hour", "2 Jan 15:04"
 	}
 	p.results = ui.Chart{ID: "results", Name: "Attempts by result, per " + step, StepName: ui.Label(step), Series: []ui.Series{

@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"strings"
 
-	"service/store"
 	"service/store/list"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -43,7 +43,7 @@ func (r *request) actor() webhook.AuditEntry {
 type auditRecords struct {
 	list    *ui.Listing
 	entries []webhook.AuditEntry
-	labels  map[string]store.SubscriptionLabel // of the subscriptions in entries
+	labels  map[string]record.SubscriptionLabel // of the subscriptions in entries
 	pager   ui.Pager
 	newRows *ui.NewRows
 	newest  webhook.AuditEntry // of the whole log; the zero value if that is empty

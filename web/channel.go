@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -33,7 +34,7 @@ type channelList struct {
 	rows   []channelRow
 	flag   bool // --alert-url is set
 	smtp   bool
-	alerts []store.Alert // the newest
+	alerts []record.Alert // the newest
 }
 
 func (h *channelPages) list(r *request) (response, error) {

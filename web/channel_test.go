@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"service/store"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -101,15 +101,15 @@ func sendAlerts(t *testing.T, w *Web) {
 // The list says to how many channels an alert was sent.
 func TestAlertSent(t *testing.T) {
 	for _, test := range []struct {
-		alert store.Alert
+		alert record.Alert
 		want  string
 	}{
-		{store.Alert{Status: store.AlertUnsent}, "no channel"},
-		{store.Alert{Status: webhook.StatusSuccess, Channels: 2, Sent: 2}, "sent to 2 channels"},
-		{store.Alert{Status: webhook.StatusSuccess, Channels: 2, Sent: 1}, "sent to 1 of 2 channels"},
-		{store.Alert{Status: webhook.StatusFailed, Channels: 1}, "not sent to 1 channel"},
-		{store.Alert{Status: webhook.StatusRetryable, Channels: 1, NextAttemptAt: testNow.Add(time.Minute)}, "retrying, next in 1 min"},
-		{store.Alert{Status: webhook.StatusPending, Channels: 3}, "sending to 3 channels"},
+		{record.Alert{Status: record.AlertUnsent}, "no channel"},
+		{record.Alert{Status: webhook.StatusSuccess, Channels: 2, Sent: 2}, "sent to 2 channels"},
+		{record.Alert{Status: webhook.StatusSuccess, Channels: 2, Sent: 1}, "sent to 1 of 2 channels"},
+		{record.Alert{Status: webhook.StatusFailed, Channels: 1}, "not sent to 1 channel"},
+		{record.Alert{Status: webhook.StatusRetryable, Channels: 1, NextAttemptAt: testNow.Add(time.Minute)}, "retrying, next in 1 min"},
+		{record.Alert{Status: webhook.StatusPending, Channels: 3}, "sending to 3 channels"},
 	} {
 		if got := alertSent(&test.alert, testNow); got != test.want {
 			t.Errorf("%+v: got %q, want %q", test.alert, got, test.want)

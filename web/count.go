@@ -4,14 +4,14 @@ import (
 	"strconv"
 	"strings"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 )
 
 // counted formats a count of [store.Totals], which may have stopped at its limit.
 func counted(n int) string {
-	if n >= store.CountLimit {
-		return ui.Number(store.CountLimit) + "+"
+	if n >= record.CountLimit {
+		return ui.Number(record.CountLimit) + "+"
 	}
 	return ui.Number(int64(n))
 }
@@ -47,7 +47,7 @@ func atLeast(n int, more bool) string {
 }
 
 // newEvents formats how many events wait for a subscription that are in no delivery yet, "" for none.
-func newEvents(s *store.SubscriptionSummary) string {
+func newEvents(s *record.SubscriptionSummary) string {
 	if s.WaitingEvents == 0 && !s.WaitingMore {
 		return ""
 	}
@@ -71,7 +71,7 @@ func capitalized(s string) string {
 }
 
 // lossSummary describes how many events were lost.
-func lossSummary(t store.LossTotals) string {
+func lossSummary(t record.LossTotals) string {
 	return eventCount(t.Events) + " of " + countedOf(t.Subscriptions, "subscription")
 }
 

@@ -3,7 +3,7 @@ package web
 import (
 	"testing"
 
-	"service/store"
+	"service/store/record"
 )
 
 func TestCounts(t *testing.T) {
@@ -36,7 +36,7 @@ func TestCountsOfFilters(t *testing.T) {
 		{12, false, "12 new events", "12 events wait"},
 		{1000, true, "at least 1,000 new events", "at least 1,000 events wait"},
 	} {
-		p := subscriptionPage{SubscriptionView: new(store.SubscriptionView)}
+		p := subscriptionPage{SubscriptionView: new(record.SubscriptionView)}
 		p.WaitingEvents, p.WaitingMore = tt.events, tt.more
 		if got := newEvents(&p.SubscriptionSummary); got != tt.new {
 			t.Errorf("%d, more %t: got %q, want %q", tt.events, tt.more, got, tt.new)

@@ -18,6 +18,7 @@ import (
 
 	"service/store"
 	"service/store/list"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -226,7 +227,7 @@ func writeEventTable(to io.Writer) func([]webhook.Event) error {
 
 // eventRecord is one event with its deliveries.
 type eventRecord struct {
-	store.EventView
+	record.EventView
 	states subscriptionStates // of the subscriptions that the event waits for
 	lines  []eventDeliveryLine
 	newest string // address of the first page of its deliveries, "" when this is the first
@@ -236,7 +237,7 @@ type eventRecord struct {
 
 // eventDeliveryLine is a delivery of an event. Only the first line of a subscription names it.
 type eventDeliveryLine struct {
-	store.EventDelivery
+	record.EventDelivery
 	first bool
 }
 
@@ -273,7 +274,7 @@ func (h *eventPages) show(r *request) (response, error) {
 
 // bySubscription groups the deliveries by subscription. A group takes the position of its newest
 // delivery.
-func bySubscription(all []store.EventDelivery) []eventDeliveryLine {
+func bySubscription(all []record.EventDelivery) []eventDeliveryLine {
 	place := make(map[string]int)
 	lines := make([]eventDeliveryLine, len(all))
 	for i, d := range all {
@@ -370,8 +371,8 @@ type publishForm struct {
 	text    string // the JSON
 	names   []string
 	errors  []ui.FieldError
-	asking  map[string]store.EventSubscribers // of the program, by event type
-	name    string                            // of the event, "" when it cannot be read
+	asking  map[string]record.EventSubscribers // of the program, by event type
+	name    string                             // of the event, "" when it cannot be read
 	curl    string
 }
 

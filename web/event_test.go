@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/store/record"
 	"service/store/storetest"
 	"service/webhook"
 )
@@ -379,11 +380,11 @@ func TestSchemaFields(t *testing.T) {
 }
 
 func TestBySubscription(t *testing.T) {
-	of := func(id, sub string) store.EventDelivery {
-		return store.EventDelivery{Delivery: webhook.Delivery{ID: id, SubscriptionID: sub}}
+	of := func(id, sub string) record.EventDelivery {
+		return record.EventDelivery{Delivery: webhook.Delivery{ID: id, SubscriptionID: sub}}
 	}
 	var got []string
-	for _, l := range bySubscription([]store.EventDelivery{of("5", "b"), of("4", "a"), of("3", "b"), of("2", "c"), of("1", "a")}) {
+	for _, l := range bySubscription([]record.EventDelivery{of("5", "b"), of("4", "a"), of("3", "b"), of("2", "c"), of("1", "a")}) {
 		got = append(got, fmt.Sprint(l.SubscriptionID, l.ID, l.first))
 	}
 	if diff := cmp.Diff([]string{"b5true", "b3false", "a4true", "a1false", "c2true"}, got); diff != "" {

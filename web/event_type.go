@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -21,7 +21,7 @@ type eventTypePages struct{ *site }
 // eventTypeRecords are the event types by group.
 type eventTypeRecords struct {
 	groups []eventGroup
-	asking map[string]store.EventSubscribers
+	asking map[string]record.EventSubscribers
 	api    string
 }
 

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strconv"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -345,7 +345,7 @@ func eventTypesPage(f ui.Frame, e *eventTypeRecords) templ.Component {
 }
 
 // askingFor is the number of subscriptions to an event type.
-func askingFor(n store.EventSubscribers) templ.Component {
+func askingFor(n record.EventSubscribers) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

@@ -11,6 +11,7 @@ import (
 	"unicode/utf16"
 
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -178,7 +179,7 @@ func (h *subscriptionPages) newFilters(r *request) (response, error) {
 }
 
 // editedFilters is newFilters for an existing subscription.
-func (h *subscriptionPages) editedFilters(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) editedFilters(r *request, u *record.SubscriptionView) (response, error) {
 	p := readSubscriptionForm(r.PostForm)
 	p.editing = u
 	return h.renderFilters(r, p)

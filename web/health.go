@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -19,10 +20,10 @@ const (
 
 // health has everything that needs an admin's attention.
 type health struct {
-	losses     []store.Loss
-	lossTotals store.LossTotals
+	losses     []record.Loss
+	lossTotals record.LossTotals
 
-	alerts  []store.Alert
+	alerts  []record.Alert
 	disk    store.Disk
 	replica store.ReplicaStatus
 	hold    *store.Hold // nil for none

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/record"
 	"service/store/storetest"
 	"service/webhook"
 )
@@ -23,27 +24,27 @@ import (
 // fixedHealth is the health of a service with every possible problem.
 func fixedHealth() health {
 	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000beef%04x", n, n) }
-	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) store.Alert {
-		return store.Alert{
+	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) record.Alert {
+		return record.Alert{
 			ID: id(100 + n), Name: name, ProgramID: "acme", SubscriptionID: id(n), URL: "https://hooks.example/in",
 			Status: status, AttemptsMade: made,
 			CreatedAt: testNow.Add(-time.Duration(n) * time.Hour),
 		}
 	}
 	h := health{
-		losses: []store.Loss{
+		losses: []record.Loss{
 			{SubscriptionID: id(4), ProgramID: "acme", URL: "https://slow.example/", Events: 1204, FirstAt: testNow.Add(-900 * time.Hour),
 				LastAt: testNow.Add(-2 * time.Hour)},
 			{SubscriptionID: id(5), ProgramID: "acme", URL: "https://left.example/", Deleted: true, Events: 1,
 				FirstAt: testNow.Add(-800 * time.Hour), LastAt: testNow.Add(-800 * time.Hour)},
 		},
-		lossTotals: store.LossTotals{Subscriptions: 2, Events: 1205},
-		alerts: []store.Alert{
+		lossTotals: record.LossTotals{Subscriptions: 2, Events: 1205},
+		alerts: []record.Alert{
 			alert(1, webhook.AlertRecovered, webhook.StatusSuccess, 1),
 			alert(2, webhook.AlertLost, webhook.StatusFailed, 5),
 			alert(3, webhook.AlertDisabled, webhook.StatusPending, 0),
 			alert(4, webhook.AlertFailing, webhook.StatusRetryable, 2),
-			alert(5, webhook.AlertFailing, store.AlertUnsent, 0),
+			alert(5, webhook.AlertFailing, record.AlertUnsent, 0),
 		},
 		disk: store.Disk{Free: 200<<20 - 1, Size: 100 << 30, MinFree: 256 << 20, Low: true},
 	}
@@ -71,7 +72,7 @@ func fixedIncidents() openIncidents {
 	}
 	gone, some := &all[2], &all[3]
 	gone.Health, gone.NextProbe, gone.ResponseStatus, gone.Error = webhook.HealthDisabled, time.Time{}, 0, webhook.ErrorDNS
-	gone.WaitingEvents, gone.WaitingMore = store.MaxWaiting, true
+	gone.WaitingEvents, gone.WaitingMore = record.MaxWaiting, true
 	gone.FailingReason, gone.Failed, gone.Undelivered, gone.LastSuccess = webhook.FailingUnreachable, 0, 0, time.Time{}
 	some.Health, some.NextProbe, some.FailingReason, some.ResponseStatus, some.WaitingEvents = webhook.HealthHealthy, time.Time{},
 		"", 404, 0
@@ -101,7 +102,7 @@ func TestHealthIsQuiet(t *testing.T) {
 		}, []string{healthy, "second line ", "key=secret"}},
 		"events were lost": {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals },
 			[]string{"1,205 events of 2 subscriptions were lost.", `href="/system#lost"`, healthy}, nil},
-		"lost long ago": {func(o *overview) { o.health.losses = []store.Loss{{Events: 7, FirstAt: old, LastAt: old}} },
+		"lost long ago": {func(o *overview) { o.health.losses = []record.Loss{{Events: 7, FirstAt: old, LastAt: old}} },
 			[]string{healthy}, []string{alarm}},
 		"an alert":           {func(o *overview) { o.health.alerts = all.alerts[:1] }, []string{healthy}, []string{alarm}},
 		"an alert, not sent": {func(o *overview) { o.health.alerts = all.alerts[1:2] }, []string{"An alert could not be sent.", healthy}, nil},
@@ -141,7 +142,7 @@ func TestHealthIsSmall(t *testing.T) {
 		i.ID, i.SubscriptionID, i.DeliveryID = webhook.NewID(), webhook.NewID(), webhook.NewID()
 		i.URL = "https://" + webhook.NewID() + ".example/some/longer/path/than/usual"
 		incidents = append(incidents, i)
-		o.health.losses = append(o.health.losses, store.Loss{SubscriptionID: i.SubscriptionID, ProgramID: "acme", URL: i.URL, Events: int64(n),
+		o.health.losses = append(o.health.losses, record.Loss{SubscriptionID: i.SubscriptionID, ProgramID: "acme", URL: i.URL, Events: int64(n),
 			FirstAt: testNow, LastAt: testNow})
 	}
 	o.incidents = openIncidents{groups: groupIncidents(incidents), shown: healthRows, total: healthRows}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -71,9 +71,9 @@ func (h *deliveryPages) histogram(r *request, v *ui.Listing) (c *ui.Chart, rest 
 	} else if ids := q.Filters["program_id"]; len(ids) == 1 && program == "" {
 		program, filters = ids[0], filters-1
 	}
-	span := store.StatHour
+	span := record.StatHour
 	if step < time.Hour {
-		span = store.StatMinute
+		span = record.StatMinute
 	}
 	stats, err := h.store.Figures().Stats(r.Context(), program, subscription, span, from, to)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -65,7 +66,7 @@ type incidentRow struct {
 // readOpenIncidents reads at most limit open incidents of a program, or of all for "", and groups
 // them in at most rows rows.
 func (h *site) readOpenIncidents(ctx context.Context, program string, limit, rows int) (o openIncidents, err error) {
-	all, err := h.store.Incidents().Open(ctx, program, limit, store.MaxWaiting)
+	all, err := h.store.Incidents().Open(ctx, program, limit, record.MaxWaiting)
 	if err != nil {
 		return o, err
 	}
@@ -437,14 +438,14 @@ func foldProbes(entries []webhook.IncidentEntry) (folded []timelineEntry) {
 
 // alertTitle names an alert.
 func alertTitle(name webhook.AlertName) string {
-	_, label := alertState(&store.Alert{Name: name})
+	_, label := alertState(&record.Alert{Name: name})
 	return label
 }
 
 // alertSending describes the result of sending an alert.
 func alertSending(s webhook.Status) string {
 	switch s {
-	case store.AlertUnsent:
+	case record.AlertUnsent:
 		return "not sent: no alert channel is set up"
 	case webhook.StatusSuccess:
 		return "sent"

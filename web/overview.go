@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -60,7 +61,7 @@ func (h *overviewPages) show(r *request) (response, error) {
 	if o.hour, err = h.lastHour(ctx, r); err != nil {
 		return response{}, err
 	}
-	if o.day, err = h.readStats(ctx, r.clock, r.program, "", store.StatHour, 24); err != nil {
+	if o.day, err = h.readStats(ctx, r.clock, r.program, "", record.StatHour, 24); err != nil {
 		return response{}, err
 	}
 	if h.cfg.Backlog != nil {
@@ -96,8 +97,8 @@ func (h *overviewPages) show(r *request) (response, error) {
 
 // lastHour returns the results of the attempts of the last 60 minutes.
 func (h *overviewPages) lastHour(ctx context.Context, r *request) (total webhook.Stat, err error) {
-	end := r.clock.Now.UTC().Truncate(store.StatMinute).Add(store.StatMinute)
-	stats, err := h.store.Figures().Stats(ctx, r.program, "", store.StatMinute, end.Add(-time.Hour), end)
+	end := r.clock.Now.UTC().Truncate(record.StatMinute).Add(record.StatMinute)
+	stats, err := h.store.Figures().Stats(ctx, r.program, "", record.StatMinute, end.Add(-time.Hour), end)
 	for i := range stats {
 		total.Add(&stats[i])
 	}
@@ -162,5 +163,5 @@ func (o *overview) rate() string {
 
 // waits returns how many events wait: in the logs, and in deliveries for their next attempt.
 func (o *overview) waits() string {
-	return atLeast(o.backlog.Events+int(o.totals.WaitingEvents), o.backlog.More || o.totals.Waiting >= store.CountLimit)
+	return atLeast(o.backlog.Events+int(o.totals.WaitingEvents), o.backlog.More || o.totals.Waiting >= record.CountLimit)
 }

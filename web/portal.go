@@ -7,6 +7,7 @@ import (
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -306,9 +307,9 @@ func (r *request) mine(programID string) bool {
 // user is the creator of a record that the visitor creates.
 func (r *request) user() string {
 	if r.portal.in() {
-		return store.PortalUser(r.portal.session.LinkID)
+		return record.PortalUser(r.portal.session.LinkID)
 	}
-	return store.AdminUser(r.admin)
+	return record.AdminUser(r.admin)
 }
 
 // portalOverview is the first page of the portal: the state of the partner's endpoints, what to do, and
@@ -365,7 +366,7 @@ func (h *portalPages) readOverview(r *request, o *portalOverview, q *webhook.Lis
 		open[i].ErrorFact = "" // for admins only
 		o.incidents[open[i].SubscriptionID] = &open[i]
 	}
-	o.day, err = h.readStats(ctx, r.clock, r.program, "", store.StatHour, statHours)
+	o.day, err = h.readStats(ctx, r.clock, r.program, "", record.StatHour, statHours)
 	return err
 }
 

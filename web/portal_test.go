@@ -14,6 +14,7 @@ import (
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -573,7 +574,7 @@ func TestPortalHidesOperators(t *testing.T) {
 	var made webhook.Subscription
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
 		url := "https://second.example.com"
-		made, _, err = sw.Subscriptions().Create("acme", store.AdminUser(testAdmin), &webhook.SubscriptionFields{URL: &url,
+		made, _, err = sw.Subscriptions().Create("acme", record.AdminUser(testAdmin), &webhook.SubscriptionFields{URL: &url,
 			Events: &[]string{"content_updated"}}, 0, webhook.AuditEntry{})
 		return err
 	}))

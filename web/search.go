@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -30,12 +31,12 @@ type searchResult struct {
 	subscriptions []webhook.Subscription
 	states        subscriptionStates // of the subscriptions in the result
 	programs      []string
-	byID          []store.Found
+	byID          []record.Found
 
 	// A search for the value of a field.
 	field, value string
 	span         string // the searched time range for ui.SpanLength, "" for any
-	events       store.EventsFound
+	events       record.EventsFound
 	results      []store.EventResult // of the events
 	older        string              // address that continues with older events, "" at the end
 }
@@ -99,8 +100,8 @@ func (h *searchPages) findOwn(r *request, q string, limit int) (*searchResult, e
 	}
 	s.subscriptions = subscriptionsOf(own)
 	s.byID, err = h.store.Search().Prefix(r.Context(), q, maxFoundOwn)
-	s.byID = slices.DeleteFunc(s.byID, func(f store.Found) bool {
-		return !r.mine(f.ProgramID) || f.Kind != store.FoundDelivery && f.Kind != store.FoundEvent
+	s.byID = slices.DeleteFunc(s.byID, func(f record.Found) bool {
+		return !r.mine(f.ProgramID) || f.Kind != record.FoundDelivery && f.Kind != record.FoundEvent
 	})
 	s.byID = s.byID[:min(len(s.byID), limit)]
 	return s, err
@@ -119,7 +120,7 @@ func (s *searchResult) only() string {
 
 // showEvents lists the events with a value in a field, the newest first.
 func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (response, error) {
-	search := store.EventSearch{
+	search := record.EventSearch{
 		ProgramID: r.program, Field: s.field, Value: s.value, Limit: maxFoundEvents, Within: searchTime,
 		Cursor: r.URL.Query().Get("page[cursor]"),
 	}
@@ -192,7 +193,7 @@ func (h *site) nameSubscriptions(r *request, v *ui.Listing) (location string, er
 	if err != nil {
 		return "", err
 	}
-	exact := slices.DeleteFunc(slices.Clone(found), func(s store.SubscriptionSummary) bool {
+	exact := slices.DeleteFunc(slices.Clone(found), func(s record.SubscriptionSummary) bool {
 		name, _ := subscriptionName(&s.Subscription)
 		return !strings.EqualFold(name, typed)
 	})
@@ -214,7 +215,7 @@ func (h *site) nameSubscriptions(r *request, v *ui.Listing) (location string, er
 
 // findSubscriptions returns the newest subscriptions of the visitor's program, of all if none is selected,
 // that match a text. Deleted has the values of this filter, if deleted ones are wanted too.
-func (h *site) findSubscriptions(r *request, text string, limit int, deleted ...string) ([]store.SubscriptionSummary, error) {
+func (h *site) findSubscriptions(r *request, text string, limit int, deleted ...string) ([]record.SubscriptionSummary, error) {
 	q := webhook.ListQuery{Sort: []webhook.SortField{{Name: "created_at", Descending: true}}, Size: limit,
 		Filters: map[string][]string{"search": {text}}}
 	if deleted != nil {
@@ -254,13 +255,13 @@ func (h *searchPages) suggest(r *request) (response, error) {
 }
 
 // foundPath is the page of a result.
-func foundPath(f *store.Found) string {
+func foundPath(f *record.Found) string {
 	switch f.Kind {
-	case store.FoundSubscription:
+	case record.FoundSubscription:
 		return subscriptionPath(f.ID)
-	case store.FoundDelivery:
+	case record.FoundDelivery:
 		return deliveryPath(f.ID)
-	case store.FoundEvent:
+	case record.FoundEvent:
 		return eventPath(f.ProgramID, f.ID)
 	default:
 		return tokenPath(f.ID)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -50,13 +51,13 @@ const sentBefore = "This form was submitted before, or has expired. Nothing was 
 	"or submit the form again."
 
 // recorded returns a function that records an action that the store carries out in the same write.
-func (r *request) recorded(action webhook.Action, u *store.SubscriptionView, detail string) func(store.Write) error {
+func (r *request) recorded(action webhook.Action, u *record.SubscriptionView, detail string) func(store.Write) error {
 	return r.checked(func(sw store.Write) error {
 		return sw.Subscriptions().Record(r.actor(), action, &u.Subscription, detail)
 	})
 }
 
-func (h *subscriptionPages) ping(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) ping(r *request, u *record.SubscriptionView) (response, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
 	_, d, err := h.store.Subscriptions().Ping(ctx, u.ProgramID, u.ID, r.recorded(webhook.ActionSubscriptionPing, u, ""))
@@ -73,7 +74,7 @@ func showSent(subscriptionID string, d *webhook.Delivery, err error) (response, 
 }
 
 // test sends the example of an event type to this subscription only.
-func (h *subscriptionPages) test(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) test(r *request, u *record.SubscriptionView) (response, error) {
 	form := r.PostForm
 	event, invalid := h.cfg.Rules.Catalog.TestEvent(form.Get("name"), time.Now())
 	if invalid != nil {
@@ -87,7 +88,7 @@ func (h *subscriptionPages) test(r *request, u *store.SubscriptionView) (respons
 }
 
 // probe sends the next probe of a failing subscription now, and shows the result.
-func (h *subscriptionPages) probe(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) probe(r *request, u *record.SubscriptionView) (response, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), pingWait)
 	defer cancel()
 	s, probed, err := h.store.Subscriptions().Probe(ctx, u.ProgramID, u.ID, r.recorded(webhook.ActionSubscriptionProbe, u, ""))
@@ -106,18 +107,18 @@ func (h *subscriptionPages) probe(r *request, u *store.SubscriptionView) (respon
 	return to, nil
 }
 
-func (h *subscriptionPages) pause(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) pause(r *request, u *record.SubscriptionView) (response, error) {
 	return h.setActive(r, u, false,
 		"Subscription paused. Only pings and tests are sent. "+
 			"Events published until you resume it are not delivered; replay the missed ones then.")
 }
 
-func (h *subscriptionPages) resume(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) resume(r *request, u *record.SubscriptionView) (response, error) {
 	return h.setActive(r, u, true,
 		"Subscription resumed. New events are delivered. You can replay the events that it missed.")
 }
 
-func (h *subscriptionPages) setActive(r *request, u *store.SubscriptionView, active bool, done string) (response, error) {
+func (h *subscriptionPages) setActive(r *request, u *record.SubscriptionView, active bool, done string) (response, error) {
 	err := h.store.Write(r, func(sw store.Write) error {
 		_, err := sw.Subscriptions().Update(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active}, r.actor())
 		return err
@@ -129,19 +130,19 @@ func (h *subscriptionPages) setActive(r *request, u *store.SubscriptionView, act
 }
 
 // confirmRotate shows the effects of a secret rotation.
-func (h *subscriptionPages) confirmRotate(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) confirmRotate(r *request, u *record.SubscriptionView) (response, error) {
 	return h.renderRotate(r, u, "", nil, http.StatusOK), nil
 }
 
 func (h *subscriptionPages) renderRotate(
-	r *request, u *store.SubscriptionView, refused string, faults []ui.FieldError, status int,
+	r *request, u *record.SubscriptionView, refused string, faults []ui.FieldError, status int,
 ) response {
 	return response{page: rotatePage(h.frame(r, "Rotate secret"), u, h.issueOnce(r), refused, faults, r.PostForm.Has("end_old"),
 		h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
 // rotateSecret rotates the secret. Only this response shows the new secret and the previous one.
-func (h *subscriptionPages) rotateSecret(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) rotateSecret(r *request, u *record.SubscriptionView) (response, error) {
 	form := r.PostForm
 	if !h.useOnce(r, form.Get("once")) {
 		return h.renderRotate(r, u, sentBefore, nil, http.StatusConflict), nil
@@ -192,7 +193,7 @@ type newSecret struct {
 
 // replayForm is the form of a replay, and a count of what it would send.
 type replayForm struct {
-	subscription *store.SubscriptionView
+	subscription *record.SubscriptionView
 	only         webhook.ReplayOnly
 	from, to     string // as typed, or in the format of the browser's fields
 	faults       []ui.FieldError
@@ -219,7 +220,7 @@ func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 }
 
 // readReplay reads the form of a replay from a query or a body.
-func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, values url.Values) *replayForm {
+func (h *subscriptionPages) readReplay(r *request, u *record.SubscriptionView, values url.Values) *replayForm {
 	p := &replayForm{subscription: u, only: webhook.ReplayOnly(values.Get("only")), from: strings.TrimSpace(values.Get("from")),
 		to: strings.TrimSpace(values.Get("to"))}
 	if values.Has("from") {
@@ -245,7 +246,7 @@ func (h *subscriptionPages) readReplay(r *request, u *store.SubscriptionView, va
 }
 
 // newReplay shows the form and, once it is complete, the counts.
-func (h *subscriptionPages) newReplay(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) newReplay(r *request, u *record.SubscriptionView) (response, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return response{}, &problem{status: http.StatusBadRequest, title: "Invalid address",
@@ -266,7 +267,7 @@ func (h *subscriptionPages) newReplay(r *request, u *store.SubscriptionView) (re
 }
 
 // createReplay starts a replay.
-func (h *subscriptionPages) createReplay(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) createReplay(r *request, u *record.SubscriptionView) (response, error) {
 	form := r.PostForm
 	form["from"] = []string{form.Get("from")} // required
 	p := h.readReplay(r, u, form)
@@ -297,7 +298,7 @@ func (h *subscriptionPages) createReplay(r *request, u *store.SubscriptionView) 
 		Text: text + " It continues in the background, even after a restart of the service."}}, nil
 }
 
-func (h *subscriptionPages) cancelReplay(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) cancelReplay(r *request, u *record.SubscriptionView) (response, error) {
 	var replay webhook.Replay
 	err := h.store.Write(r, func(sw store.Write) (err error) {
 		replay, err = sw.Replays().Cancel(u.ProgramID, u.ID, r.PathValue("replay"), r.actor())
@@ -317,11 +318,11 @@ func (h *subscriptionPages) cancelReplay(r *request, u *store.SubscriptionView) 
 }
 
 // confirmDelete shows the effects of a deletion.
-func (h *subscriptionPages) confirmDelete(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) confirmDelete(r *request, u *record.SubscriptionView) (response, error) {
 	return response{page: deletePage(h.frame(r, "Delete subscription"), u, h.curl.Command("DELETE", apiSubscriptionPath(u.ID), ""))}, nil
 }
 
-func (h *subscriptionPages) delete(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) delete(r *request, u *record.SubscriptionView) (response, error) {
 	err := h.store.Write(r, func(sw store.Write) error {
 		_, err := sw.Subscriptions().Delete(u.ProgramID, u.ID, r.actor())
 		return err

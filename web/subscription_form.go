@@ -15,14 +15,15 @@ import (
 	"strings"
 
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
 
 // subscriptionForm is the form that creates or edits a subscription.
 type subscriptionForm struct {
-	editing  *store.SubscriptionView // nil for a new one
-	programs []string                // to choose from; a text field with manyPrograms
+	editing  *record.SubscriptionView // nil for a new one
+	programs []string                 // to choose from; a text field with manyPrograms
 	groups   []eventGroup
 	once     string // one-time code of a new subscription's form
 	was      string // the edited fields as they were when the form was loaded: see editionOf
@@ -333,7 +334,7 @@ func (h *subscriptionPages) checkURL(r *request) (response, error) {
 	return response{page: urlChecked(v, h.previewPing(r, p.program, p.url, v.fault == "", form.Has("authorized")))}, nil
 }
 
-func (h *subscriptionPages) editForm(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) editForm(r *request, u *record.SubscriptionView) (response, error) {
 	p := &subscriptionForm{editing: u, was: editionOf(&u.Subscription), url: u.URL, description: u.Description, events: u.Events,
 		filters: u.Filters.Indented(), ordered: u.Ordered}
 	if u.MaxInFlight > 0 {
@@ -378,7 +379,7 @@ func editionOf(s *webhook.Subscription) string {
 // errStale rejects a form that was loaded before another change of the record.
 var errStale = errors.New("web: the record was changed by another request")
 
-func (h *subscriptionPages) update(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) update(r *request, u *record.SubscriptionView) (response, error) {
 	form := r.PostForm
 	p := readSubscriptionForm(form)
 	p.editing = u

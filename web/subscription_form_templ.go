@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -987,7 +987,7 @@ func editSubscriptionPage(f ui.Frame, p *subscriptionForm) templ.Component {
 }
 
 // staleAlarm reports that the record was changed after the form was loaded.
-func staleAlarm(f ui.Frame, s *store.SubscriptionView, now []string) templ.Component {
+func staleAlarm(f ui.Frame, s *record.SubscriptionView, now []string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

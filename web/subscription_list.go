@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"service/store"
 	"service/store/list"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -36,7 +36,7 @@ type subscriptionRecords struct {
 // subscriptionRow is a subscription with its state and the results of its attempts in
 // each of the last 24 hours, oldest first.
 type subscriptionRow struct {
-	store.SubscriptionSummary
+	record.SubscriptionSummary
 	state ui.SubscriptionState
 	hours []webhook.Stat
 }
@@ -102,7 +102,7 @@ func (h *site) subscriptionRows(r *request, q *webhook.ListQuery) (rows []subscr
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
 	from := to.Add(-statHours * time.Hour)
 	records := subscriptionsOf(subs)
-	stats, err := h.store.Subscriptions().Stats(r.Context(), records, store.StatHour, from, to)
+	stats, err := h.store.Subscriptions().Stats(r.Context(), records, record.StatHour, from, to)
 	if err != nil {
 		return nil, "", err
 	}

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -717,7 +717,7 @@ func subscriptionLine(f ui.Frame, s *subscriptionRow) templ.Component {
 
 // waitsFor shows the backlog of a subscription: new events that are in no delivery yet, and
 // deliveries that have not completed. The child is the age of the oldest event.
-func waitsFor(s *store.SubscriptionSummary) templ.Component {
+func waitsFor(s *record.SubscriptionSummary) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

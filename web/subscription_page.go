@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -26,7 +26,7 @@ const (
 
 // subscriptionPage is the data of a subscription's page.
 type subscriptionPage struct {
-	*store.SubscriptionView
+	*record.SubscriptionView
 	state  ui.SubscriptionState
 	recent []deliveryRow // the newest first
 	ping   *pingResult   // nil without one in the query
@@ -62,7 +62,7 @@ func (p *pingResult) testName() string {
 }
 
 // find reads the subscription of the path. The error is a problem when it does not exist.
-func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
+func (h *subscriptionPages) find(r *request) (*record.SubscriptionView, error) {
 	u, err := h.store.Subscriptions().View(r.Context(), r.PathValue("id"), recentDeliveries)
 	if err == nil && !r.mine(u.ProgramID) {
 		err = webhook.NotFound("subscription")
@@ -74,7 +74,7 @@ func (h *subscriptionPages) find(r *request) (*store.SubscriptionView, error) {
 }
 
 // existing is find without deleted subscriptions.
-func (h *subscriptionPages) existing(r *request) (*store.SubscriptionView, error) {
+func (h *subscriptionPages) existing(r *request) (*record.SubscriptionView, error) {
 	u, err := h.find(r)
 	if err == nil && !u.DeletedAt.IsZero() {
 		return nil, &problem{
@@ -85,13 +85,13 @@ func (h *subscriptionPages) existing(r *request) (*store.SubscriptionView, error
 	return u, err
 }
 
-func (h *subscriptionPages) show(r *request, u *store.SubscriptionView) (response, error) {
+func (h *subscriptionPages) show(r *request, u *record.SubscriptionView) (response, error) {
 	p := subscriptionPage{SubscriptionView: u, shown: "24h"}
 	if r.URL.Query().Get(ui.SpanParameter) == "7d" {
 		p.shown = "7d"
 	}
 	to := r.clock.Now.Truncate(time.Hour).Add(time.Hour)
-	stats, err := h.store.Figures().Stats(r.Context(), u.ProgramID, u.ID, store.StatHour, to.Add(-7*24*time.Hour), to)
+	stats, err := h.store.Figures().Stats(r.Context(), u.ProgramID, u.ID, record.StatHour, to.Add(-7*24*time.Hour), to)
 	if err != nil {
 		return response{}, err
 	}
@@ -186,7 +186,7 @@ func (p *subscriptionPage) resentText(r *webhook.Replay) string {
 }
 
 // testTypes returns the event types to choose for a test, the subscribed ones first.
-func (h *subscriptionPages) testTypes(u *store.SubscriptionView) []string {
+func (h *subscriptionPages) testTypes(u *record.SubscriptionView) []string {
 	names := slices.DeleteFunc(h.eventNames(), func(name string) bool { return name == webhook.EventPing })
 	slices.SortStableFunc(names, func(a, b string) int {
 		rank := func(name string) int {
@@ -204,7 +204,7 @@ func (h *subscriptionPages) testTypes(u *store.SubscriptionView) []string {
 const newestPing = "newest"
 
 // readPing reads the ping or the probe that the query names, nil for none.
-func (h *subscriptionPages) readPing(r *request, u *store.SubscriptionView) (*pingResult, error) {
+func (h *subscriptionPages) readPing(r *request, u *record.SubscriptionView) (*pingResult, error) {
 	probe := r.URL.Query().Get("probe")
 	id := cmp.Or(probe, r.URL.Query().Get("ping"))
 	if id == newestPing {
@@ -386,7 +386,7 @@ func createdBy(user string) string {
 	if email, ok := adminOf(user); ok {
 		return email + " (admin)"
 	}
-	if strings.HasPrefix(user, store.PortalUser("")) {
+	if strings.HasPrefix(user, record.PortalUser("")) {
 		return "a partner in the portal"
 	}
 	return "user " + user
@@ -394,7 +394,7 @@ func createdBy(user string) string {
 
 // adminOf returns the email of the admin who created a record.
 func adminOf(user string) (string, bool) {
-	prefix := store.AdminUser("")
+	prefix := record.AdminUser("")
 	if len(user) > len(prefix) && user[:len(prefix)] == prefix {
 		return user[len(prefix):], true
 	}
@@ -402,7 +402,7 @@ func adminOf(user string) (string, bool) {
 }
 
 // curls returns the API requests of the page's actions.
-func (h *subscriptionPages) curls(u *store.SubscriptionView) []subscriptionCurl {
+func (h *subscriptionPages) curls(u *record.SubscriptionView) []subscriptionCurl {
 	if !u.DeletedAt.IsZero() {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -706,7 +706,7 @@ func testForm(p *subscriptionPage) templ.Component {
 	})
 }
 
-func subscriptionFacts(f ui.Frame, s *store.SubscriptionView) templ.Component {
+func subscriptionFacts(f ui.Frame, s *record.SubscriptionView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {
@@ -1585,7 +1585,7 @@ func subscriptionFacts(f ui.Frame, s *store.SubscriptionView) templ.Component {
 }
 
 // deliveryEnd shows the response of an attempt and its time, with a link to its delivery.
-func deliveryEnd(f ui.Frame, e *store.DeliveryEnd) templ.Component {
+func deliveryEnd(f ui.Frame, e *record.DeliveryEnd) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -18,8 +18,8 @@ func (h *site) subscriptionStates(ctx context.Context, now time.Time, subs []web
 	if len(subs) == 0 {
 		return nil, nil
 	}
-	from, to := store.LastHour(now)
-	stats, err := h.store.Subscriptions().Stats(ctx, subs, store.StatMinute, from, to)
+	from, to := record.LastHour(now)
+	stats, err := h.store.Subscriptions().Stats(ctx, subs, record.StatMinute, from, to)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (h *site) subscriptionState(ctx context.Context, now time.Time, s *webhook.
 }
 
 // lastResult returns the last known attempt of a subscription, zero for none.
-func lastResult(s *store.SubscriptionView) *store.DeliveryEnd {
+func lastResult(s *record.SubscriptionView) *record.DeliveryEnd {
 	if s.Success.Attempt.StartedAt.After(s.Failure.Attempt.StartedAt) {
 		return &s.Success
 	}
@@ -45,7 +45,7 @@ func lastResult(s *store.SubscriptionView) *store.DeliveryEnd {
 }
 
 // subscriptionsOf returns the subscriptions of summaries.
-func subscriptionsOf(all []store.SubscriptionSummary) []webhook.Subscription {
+func subscriptionsOf(all []record.SubscriptionSummary) []webhook.Subscription {
 	subs := make([]webhook.Subscription, len(all))
 	for i := range all {
 		subs[i] = all[i].Subscription

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/store/record"
 	"service/store/storetest"
 	"service/webhook"
 )
@@ -71,7 +72,7 @@ func did(t *testing.T, w *Web) (done []string) {
 	return done
 }
 
-func listSubscriptions(t *testing.T, w *Web, query string) []store.SubscriptionSummary {
+func listSubscriptions(t *testing.T, w *Web, query string) []record.SubscriptionSummary {
 	t.Helper()
 	values, err := url.ParseQuery(query)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -45,8 +46,8 @@ type systemRecord struct {
 	certificates []Certificate
 	settings     []Setting
 	checks       []store.Finding
-	losses       []store.Loss
-	lossTotals   store.LossTotals
+	losses       []record.Loss
+	lossTotals   record.LossTotals
 	driver       string
 	text         string // the page as text, to copy
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 
 	"service/store"
+	"service/store/record"
 	"service/webhook"
 )
 
@@ -99,7 +100,7 @@ func CancelReplay(ctx context.Context, s *store.Store, programID, subscriptionID
 
 // LostEvents returns the number of events that a subscription has lost to retention.
 func LostEvents(ctx context.Context, s *store.Store, subscriptionID string) (int64, error) {
-	losses, _, err := s.Subscriptions().Losses(ctx, store.CountLimit)
+	losses, _, err := s.Subscriptions().Losses(ctx, record.CountLimit)
 	for _, l := range losses {
 		if l.SubscriptionID == subscriptionID {
 			return l.Events, err

@@ -250,6 +250,7 @@ var privileges = []privilege{
 		"service/store/clock",
 		"service/store/datadir",
 		"service/store/list",
+		"service/store/record",
 		"service/store/replica",
 		"service/store/sqlite",
 		"service/web",

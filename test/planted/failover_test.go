@@ -87,7 +87,7 @@ var raceBugs = []testBug{
 		{"store/queue.go", "if t.use(cr.Queue.ProgramID, \"\") != nil {\n\t\t\treturn nil", "if false {\n\t\t\treturn nil"},
 	}}, "TestEraseAtOnce", "a delivery was claimed", "store"},
 	{bug{name: "an incident of a program that is being erased is shown", edits: []edit{
-		{"store/incident_view.go", "err = s.use(i.ProgramID, \"incident\")", ""},
+		{"store/record/incident_view.go", "err = s.use(i.ProgramID, \"incident\")", ""},
 	}}, "TestHiddenPrograms", "shows the program", "store"},
 	{bug{name: "an event type may require a new property", edits: []edit{
 		{"webhook/schema_change.go", "if !known[name] {", "if !known[name] && len(known) > 1 {"},

@@ -1,10 +1,12 @@
-package store
+package record_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
+	"service/store/record"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -17,8 +19,8 @@ func TestFindByText(t *testing.T) {
 	var ids []string
 	for _, of := range [][2]string{{"https://hooks.partner.example/in?key=hush", "Partner X, 100 %"},
 		{"https://other.example/", "another_one"}} {
-		sub, _, err := s.Subscriptions().Create(t.Context(), "acme", "1",
-			&webhook.SubscriptionFields{URL: &of[0], Description: &of[1], Active: &active, Events: &names}, 0)
+		sub, _, err := storetest.CreateSubscription(t.Context(), s, "acme", "1",
+			&webhook.SubscriptionFields{URL: &of[0], Description: &of[1], Active: &active, Events: &names})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +82,7 @@ func TestSearchEvents(t *testing.T) {
 	}
 	add("a", 0, 800)
 	add("b", 0, 800)
-	search := func(q EventSearch) EventsFound {
+	search := func(q record.EventSearch) record.EventsFound {
 		t.Helper()
 		q.Field, q.Within = "content_id", time.Minute
 		found, err := s.Events().Search(t.Context(), q)
@@ -89,18 +91,18 @@ func TestSearchEvents(t *testing.T) {
 		}
 		return found
 	}
-	all := search(EventSearch{Value: "42", Limit: 10})
+	all := search(record.EventSearch{Value: "42", Limit: 10})
 	if len(all.Events) != 4 || all.More != "" || all.Read != 1600 || all.Until.IsZero() || all.Events[0].ProgramID != "b" {
 		t.Errorf("got %d events of %d, more %q", len(all.Events), all.Read, all.More)
 	}
-	if one := search(EventSearch{Value: "42", Limit: 10, ProgramID: "a"}); len(one.Events) != 2 || one.Events[0].ProgramID != "a" {
+	if one := search(record.EventSearch{Value: "42", Limit: 10, ProgramID: "a"}); len(one.Events) != 2 || one.Events[0].ProgramID != "a" {
 		t.Errorf("one program: got %d events", len(one.Events))
 	}
 	// Paging finds the same.
 	var paged []webhook.Event
 	cursor := ""
 	for range 5 {
-		page := search(EventSearch{Value: "42", Limit: 1, Cursor: cursor})
+		page := search(record.EventSearch{Value: "42", Limit: 1, Cursor: cursor})
 		paged = append(paged, page.Events...)
 		if cursor = page.More; cursor == "" {
 			break
@@ -110,14 +112,15 @@ func TestSearchEvents(t *testing.T) {
 		t.Errorf("paged: got %d events, then cursor %q", len(paged), cursor)
 	}
 	// After its maximum duration, the search returns a cursor to continue.
-	found, err := s.Events().Search(t.Context(), EventSearch{Field: "content_id", Value: "none", Limit: 1})
-	if err != nil || found.Read != searchStep || found.More == "" {
+	found, err := s.Events().Search(t.Context(), record.EventSearch{Field: "content_id", Value: "none", Limit: 1})
+	if err != nil || found.Read != record.SearchStep || found.More == "" {
 		t.Errorf("no time: read %d, more %q, %v", found.Read, found.More, err)
 	}
-	if found = search(EventSearch{Value: "42", Limit: 10, From: time.Now().Add(time.Hour)}); found.Read != 0 || found.More != "" {
+	if found = search(record.EventSearch{Value: "42", Limit: 10, From: time.Now().Add(time.Hour)}); found.Read != 0 || found.More != "" {
 		t.Errorf("continued: read %d, more %q", found.Read, found.More)
 	}
-	if _, err := s.Events().Search(t.Context(), EventSearch{Field: "content_id", Value: "43", Limit: 1, Cursor: all.More + "x"}); err == nil {
+	_, err = s.Events().Search(t.Context(), record.EventSearch{Field: "content_id", Value: "43", Limit: 1, Cursor: all.More + "x"})
+	if err == nil {
 		t.Error("a cursor of another search was accepted")
 	}
 }

@@ -1,4 +1,4 @@
-package store
+package record_test
 
 import (
 	"fmt"
@@ -9,12 +9,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"service/store"
+	"service/store/record"
+	"service/store/storetest"
 	"service/webhook"
 )
 
 // noneSuch returns unknown event names, too many to search by the index of names.
 func noneSuch() (names string) {
-	for i := range maxNamedLogs / 2 {
+	for i := range record.MaxNamedLogs / 2 {
 		names += fmt.Sprintf(",none_%d", i)
 	}
 	return names
@@ -23,7 +26,7 @@ func noneSuch() (names string) {
 // TestAllEvents publishes into two programs alternately, and reads all events with every
 // filter, page by page.
 func TestAllEvents(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *Store) {
+	inBubble(t, func(t *testing.T, s *store.Store) {
 		program(t, s, "q")
 		var all []webhook.Event // in the order of storing
 		begun := time.Now()
@@ -78,7 +81,7 @@ func TestAllEventsBounded(t *testing.T) {
 	program(t, s, "p")
 	program(t, s, "q") // a second log
 	publish(t, s, "p", slices.Repeat([]string{"content_updated"}, 30)...)
-	s.lists.Limits.Scan = 10
+	limitsOf(s).Scan = 10
 	q := query(t, webhook.EventList, "filter[name]=none_such"+noneSuch())
 	page, next, err := s.Events().PageAll(t.Context(), q)
 	if err != nil || len(page) != 0 || next == "" {
@@ -99,13 +102,13 @@ func TestEventView(t *testing.T) {
 	subscribe(t, s, "p", "channel_created")
 	paused := subscribe(t, s, "p", "content_updated")
 	off := false
-	if _, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := storetest.UpdateSubscription(t.Context(), s, "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
 	e := publish(t, s, "p", "content_updated", "content_updated")[1]
-	c := send(t, s, queue(t, s, had.ID), 404)
-	for range EventDeliveries + 2 {
-		if _, err := s.Deliveries().Redeliver(t.Context(), "p", had.ID, c.ID); err != nil {
+	c := send(t, s, had.ID, 404)
+	for range record.EventDeliveries + 2 {
+		if _, err := storetest.Redeliver(t.Context(), s, "p", had.ID, c.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,7 +116,7 @@ func TestEventView(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(v.Deliveries) != EventDeliveries || v.Older == "" || v.Deliveries[0].RedeliveryOf != c.ID ||
+	if len(v.Deliveries) != record.EventDeliveries || v.Older == "" || v.Deliveries[0].RedeliveryOf != c.ID ||
 		v.Deliveries[0].Status != webhook.StatusPending {
 		t.Errorf("first page: %d deliveries, older %q, newest %+v", len(v.Deliveries), v.Older, v.Deliveries[0])
 	}
@@ -129,68 +132,9 @@ func TestEventView(t *testing.T) {
 		t.Errorf("second page: %d deliveries, older %q, oldest %+v", len(v.Deliveries), v.Older, last)
 	}
 	_, err = s.Events().View(t.Context(), "q", e.ID, "")
-	wantMistake(t, err, webhook.CodeNotFound)
+	wantCode(t, err, webhook.CodeNotFound)
 	if _, err = s.Events().View(t.Context(), "p", e.ID, "nonsense"); err == nil {
 		t.Error("an invalid cursor is accepted")
-	}
-}
-
-// The result of an event counts each subscription once: as delivered if one of its deliveries was,
-// even if a newer one is not, else by its newest delivery. It also counts the subscriptions that have
-// not reached the event yet.
-func TestEventResults(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	program(t, s, "q")
-	var subs []webhook.Subscription
-	for range 5 {
-		subs = append(subs, subscribe(t, s, "p", "content_updated"))
-	}
-	subscribe(t, s, "p", "channel_created")
-	first := publish(t, s, "p", "content_updated", "content_deleted")
-	for i, status := range []int{200, 404, 503, 200} {
-		c := send(t, s, queue(t, s, subs[i].ID), status)
-		if i == 3 {
-			if _, err := s.Deliveries().Redeliver(t.Context(), "p", subs[i].ID, c.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	other := publish(t, s, "q", "content_updated")
-	second := publish(t, s, "p", "content_updated")
-	events := slices.Concat(second, other, first)
-	events[1].ProgramID = "q"
-	for _, i := range []int{0, 2, 3} {
-		events[i].ProgramID = "p"
-	}
-	got, err := s.Events().Results(t.Context(), events)
-	want := []EventResult{
-		{Waiting: 5}, {},
-		{Delivered: 2, Failed: 1, Retrying: 1, Waiting: 1}, {},
-	}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
-	}
-
-	// A deleted subscription does not retry.
-	if _, err := s.Subscriptions().Delete(t.Context(), "p", subs[2].ID); err != nil {
-		t.Fatal(err)
-	}
-	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
-		got[0] != (EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
-		t.Errorf("after a subscription was deleted: %+v, %v", got, err)
-	}
-
-	// Deliveries that retention has removed were accepted.
-	for _, statement := range []string{
-		"DELETE FROM delivery_events WHERE delivery IN (SELECT num FROM deliveries WHERE subscription_id = '" + subs[0].ID + "')",
-		fmt.Sprintf("INSERT INTO delivered VALUES ('%s', 'content_updated', %d, %d)", subs[0].ID, first[0].Seq, first[0].Seq),
-	} {
-		must(t, s.Write(t.Context(), func(w Write) error { return w.t.Exec(statement) }))
-	}
-	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
-		got[0] != (EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
-		t.Errorf("after deliveries were removed: %+v, %v", got, err)
 	}
 }
 
@@ -202,10 +146,10 @@ func TestSubscribers(t *testing.T) {
 	b := subscribe(t, s, "q", "content_updated")
 	gone := subscribe(t, s, "q", "content_updated")
 	off := false
-	if _, err := s.Subscriptions().Update(t.Context(), "p", a.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
+	if _, err := storetest.UpdateSubscription(t.Context(), s, "p", a.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Subscriptions().Delete(t.Context(), "q", gone.ID); err != nil {
+	if _, err := storetest.DeleteSubscription(t.Context(), s, "q", gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	for of, want := range map[string]string{"": "map[channel_created:{0 1} content_updated:{1 1}]",

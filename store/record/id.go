@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"encoding/base64"
@@ -12,8 +12,8 @@ import (
 // every row and an index contain one.
 var idEncoding = base64.NewEncoding("-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz").WithPadding(base64.NoPadding)
 
-// shortID returns the short form of an id. It returns anything else than a UUID unchanged.
-func shortID(id string) string {
+// ShortID returns the short form of an id. It returns anything else than a UUID unchanged.
+func ShortID(id string) string {
 	u, err := uuid.Parse(id)
 	if err != nil || u.String() != id {
 		return id
@@ -36,7 +36,7 @@ func longID(stored string) string {
 // shortIDs returns the short forms of ids, nil for none.
 func shortIDs(ids []string) (short []string) {
 	for _, id := range ids {
-		short = append(short, shortID(id))
+		short = append(short, ShortID(id))
 	}
 	return short
 }
@@ -46,35 +46,35 @@ func shortIDs(ids []string) (short []string) {
 func idRange(prefix string) (first, last string) {
 	const lowest, highest = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 	n := min(len(prefix), len(lowest))
-	first, last = shortID(prefix+lowest[n:]), shortID(prefix+highest[n:])
+	first, last = ShortID(prefix+lowest[n:]), ShortID(prefix+highest[n:])
 	if len(first) == len(lowest) || len(last) == len(highest) {
 		return "", ""
 	}
 	return first, last
 }
 
-// deliveryID scans the id of a delivery.
-type deliveryID string
+// DeliveryID scans the id of a delivery.
+type DeliveryID string
 
-func (id *deliveryID) Scan(v any) error {
+func (id *DeliveryID) Scan(v any) error {
 	switch v := v.(type) {
 	case string:
-		*id = deliveryID(longID(v))
+		*id = DeliveryID(longID(v))
 	case []byte:
-		*id = deliveryID(longID(string(v)))
+		*id = DeliveryID(longID(string(v)))
 	default:
 		return fmt.Errorf("store: cannot scan a delivery id from %T", v)
 	}
 	return nil
 }
 
-// idPlace returns an id as a cursor position; idAt is the reverse.
-func idPlace(id string) []int64 {
+// IdPlace returns an id as a cursor position; idAt is the reverse.
+func IdPlace(id string) []int64 {
 	u, _ := uuid.Parse(id) // anything else than a UUID sorts first
 	return []int64{int64(binary.BigEndian.Uint64(u[:8])), int64(binary.BigEndian.Uint64(u[8:]))}
 }
 
-func idAt(position []int64) string {
+func IdAt(position []int64) string {
 	var u uuid.UUID
 	binary.BigEndian.PutUint64(u[:8], uint64(position[0]))
 	binary.BigEndian.PutUint64(u[8:], uint64(position[1]))

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"context"
@@ -75,7 +75,7 @@ func orderedBy(index, where string) *deliveryAccess {
 
 // ofOne returns the access to all deliveries of one subscription.
 func ofOne() *deliveryAccess {
-	s := list.Statement{}.With("SELECT d.num, " + list.TruthOf(deliveryMatches) + " " + createdOf(":subscription") + withinNums +
+	s := list.Statement{}.With("SELECT d.num, " + list.TruthOf(deliveryMatches) + " " + CreatedOf(":subscription") + withinNums +
 		" ORDER BY 1")
 	return &deliveryAccess{Access: &list.Access{Up: s.With(" LIMIT :limit"), Down: s.With(" DESC LIMIT :limit")}}
 }
@@ -123,7 +123,7 @@ var (
 		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) " +
 		"AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
 	deliveriesOfEvent = ofEvent() // also for all subscriptions
-	deliveriesWithin  = setOf("d.num " + completedOf(":subscription") +
+	deliveriesWithin  = setOf("d.num " + CompletedOf(":subscription") +
 		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)")
 
 	// For all subscriptions.
@@ -285,9 +285,9 @@ type deliveryList struct {
 	events        []string // program and seq of each event of the filter event_id
 }
 
-// deliveryFeed returns the deliveries of one subscription, "" for all, as a feed in the order
+// DeliveryFeed returns the deliveries of one subscription, "" for all, as a feed in the order
 // of num.
-func (s *core) deliveryFeed(ctx context.Context, programID, subscriptionID string, of *webhook.List,
+func (s *Reads) DeliveryFeed(ctx context.Context, programID, subscriptionID string, of *webhook.List,
 	q *webhook.ListQuery) (*list.Feed, error) {
 	low, high, err := s.lists.Between(ctx, "deliveries", q.Ranges["created_at"], s.numBefore)
 	f := &list.Feed{Reader: s.lists, Query: q, Scope: list.Scope{List: "deliveries", ProgramID: programID, Parent: subscriptionID,
@@ -579,13 +579,13 @@ func tooManyNamed(detail string) error {
 // empty although more follow.
 func (s Deliveries) Page(ctx context.Context, programID, subscriptionID string,
 	q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
-	if _, err := Subscriptions(s).Get(ctx, programID, subscriptionID); err != nil {
+	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
 		return nil, "", err
 	}
 	return s.list(ctx, programID, subscriptionID, webhook.DeliveryList, q)
 }
 
-// PageProgram is [Deliveries.Page] over all subscriptions of a program, for a query of
+// PageProgram is [store.Deliveries.Page] over all subscriptions of a program, for a query of
 // webhook.ProgramDeliveryList.
 func (s Deliveries) PageProgram(ctx context.Context, programID string,
 	q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
@@ -598,7 +598,7 @@ func (s Deliveries) PageProgram(ctx context.Context, programID string,
 	return s.list(ctx, programID, "", webhook.ProgramDeliveryList, &own)
 }
 
-// PageAll is [Deliveries.Page] over all programs, for a query of webhook.AllDeliveryList.
+// PageAll is [store.Deliveries.Page] over all programs, for a query of webhook.AllDeliveryList.
 func (s Deliveries) PageAll(ctx context.Context, q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
 	return s.list(ctx, "", "", webhook.AllDeliveryList, q)
 }
@@ -606,7 +606,7 @@ func (s Deliveries) PageAll(ctx context.Context, q *webhook.ListQuery) (page []w
 // list returns a page of the deliveries of one subscription, "" for all.
 func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, of *webhook.List,
 	q *webhook.ListQuery) (page []webhook.Delivery, next string, err error) {
-	f, err := s.deliveryFeed(ctx, programID, subscriptionID, of, q)
+	f, err := s.DeliveryFeed(ctx, programID, subscriptionID, of, q)
 	if err != nil {
 		return nil, "", err
 	}
@@ -623,26 +623,26 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 
 // numBefore returns the highest num of a delivery that was created before a time, 0 if there is
 // none.
-func (s *core) numBefore(ctx context.Context, at time.Time) (int64, error) {
+func (s *Reads) numBefore(ctx context.Context, at time.Time) (int64, error) {
 	return s.lists.LastBefore(ctx, "deliveries", selectNumEnds, selectFromNum, at)
 }
 
 const (
 	selectNumEnds          = "SELECT coalesce((SELECT min(num) FROM deliveries), 1) - 1, coalesce((SELECT max(num) FROM deliveries), 0) + 1"
 	selectFromNum          = "SELECT num, created_at FROM deliveries WHERE num >= ? ORDER BY num LIMIT 1"
-	selectNewestNum        = "SELECT coalesce(max(num), 0) FROM deliveries"
-	selectListedDeliveries = "SELECT " + deliveryColumns + " FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value ORDER BY i.key"
+	SelectNewestNum        = "SELECT coalesce(max(num), 0) FROM deliveries"
+	selectListedDeliveries = "SELECT " + DeliveryColumns + " FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value ORDER BY i.key"
 )
 
 // Newest returns the num of the newest delivery, 0 if there is none.
 func (s Deliveries) Newest(ctx context.Context) (num int64, err error) {
-	return num, s.db.Scan(ctx, selectNewestNum, nil, &num)
+	return num, s.lists.DB.Scan(ctx, SelectNewestNum, nil, &num)
 }
 
 // Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
 // first.
 func (s Deliveries) Newer(ctx context.Context, q *webhook.ListQuery) (cursor string, err error) {
-	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, q)
+	f, err := s.DeliveryFeed(ctx, "", "", webhook.AllDeliveryList, q)
 	if err != nil {
 		return "", err
 	}
@@ -653,9 +653,32 @@ func (s Deliveries) Newer(ctx context.Context, q *webhook.ListQuery) (cursor str
 // ones are omitted.
 func (v *view) deliveries(nums []int64) (all []webhook.Delivery, found []int64, err error) {
 	err = v.Each(selectListedDeliveries, []any{sqlite.JSON(append([]int64{}, nums...))}, func(scan func(...any) error) error {
-		d, num, err := v.s.scanDelivery(scan)
+		d, num, err := ScanDelivery(v.s.clock, scan)
 		all, found = append(all, d), append(found, num)
 		return err
 	})
 	return all, found, err
+}
+
+// Get returns a delivery of a subscription with its attempts.
+func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id string) (webhook.Delivery, error) {
+	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
+		return webhook.Delivery{}, err
+	}
+	var num int64
+	d, num, err := ScanDelivery(s.clock, func(dest ...any) error {
+		return s.lists.DB.Scan(ctx, "SELECT "+DeliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?",
+			[]any{ShortID(id), subscriptionID}, dest...)
+	})
+	if err != nil {
+		return d, sqlite.NoRows(err, webhook.NotFound("delivery"))
+	}
+	d.Attempts, err = s.attempts(ctx, num)
+	return d, err
+}
+
+// attempts returns the completed attempts of a delivery, oldest first.
+func (s Deliveries) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
+	_, each := s.lists.DB.Reads(ctx)
+	return AttemptsOf(each, delivery)
 }

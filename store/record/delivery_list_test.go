@@ -1,4 +1,4 @@
-package store
+package record_test
 
 import (
 	"cmp"
@@ -6,32 +6,19 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"service/store"
 	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
-	"service/store/sqlite/sqlitetest"
+	"service/store/storetest"
 	"service/test/seed"
 	"service/webhook"
 )
-
-// query parses the parameters of a list.
-func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
-	t.Helper()
-	values, err := url.ParseQuery(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, problem := l.Parse(values)
-	if problem != nil {
-		t.Fatalf("%s: %v", raw, problem)
-	}
-	return &q
-}
 
 // A cursor is valid only in the list that it was made for.
 func TestCursorsAreBound(t *testing.T) {
@@ -43,7 +30,7 @@ func TestCursorsAreBound(t *testing.T) {
 		subscribe(t, s, "q", "content_updated")}
 	for _, sub := range subs {
 		for range 2 {
-			must(t, s.writer.do(func(tx *tx) error { _, err := s.queuePing(tx, &sub, webhook.NewID()); return err }))
+			queuePing(t, s, sub)
 		}
 	}
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
@@ -108,7 +95,7 @@ type modelDelivery struct {
 // first.
 type deliveries struct {
 	t       *testing.T
-	s       *Store
+	s       *store.Store
 	random  *rand.Rand
 	mine    webhook.Subscription
 	other   webhook.Subscription
@@ -144,7 +131,7 @@ func date(s string) int64 {
 
 func (d *deliveries) exec(query string, args ...any) {
 	d.t.Helper()
-	if err := d.s.writer.do(func(t *tx) error { return t.Exec(query, args...) }); err != nil {
+	if err := write(d.s, func(t *sqlite.Tx) error { return t.Exec(query, args...) }); err != nil {
 		d.t.Fatalf("%s: %v", query, err)
 	}
 }
@@ -177,7 +164,7 @@ func (d *deliveries) arrive() {
 		if places == nil {
 			m.names, places = modelNames[:1], d.seqs[modelNames[0]][:1]
 		}
-		seqs = appendSeqs(nil, places)
+		seqs = sqlite.JSON(places)
 	}
 	if d.random.IntN(5) == 0 {
 		sub = d.other
@@ -188,9 +175,9 @@ func (d *deliveries) arrive() {
 	d.exec("INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
 		"seqs, ping, created_at, counted_at) VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), 'p', 'pending', 0, "+
 		"?4, ?5, ?6, ?7, 1)",
-		m.num, shortID(m.id), sub.ID, m.next, seqs, sqlite.Blob(bytesOf(ping)), m.created)
+		m.num, record.ShortID(m.id), sub.ID, m.next, seqs, sqlite.Blob(bytesOf(ping)), m.created)
 	if seqs != nil {
-		if err := d.s.writer.do(func(t *tx) error { return t.linkEvents("p", m.num, seqs.(string)) }); err != nil {
+		if err := write(d.s, func(t *sqlite.Tx) error { return link(t, "p", m.num, seqs.(string)) }); err != nil {
 			d.t.Fatal(err)
 		}
 	}
@@ -295,7 +282,7 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 		{Set: 1000, Scan: 1000, CostlyScan: 1000}, {Set: 1, Scan: 1000, CostlyScan: 1000}, {Set: 20, Scan: 5, CostlyScan: 20},
 	} {
 		d := newDeliveries(t, seed.New(first+uint64(i)))
-		d.s.lists.Limits = limits
+		*limitsOf(d.s) = limits
 		for range 40 {
 			d.arrive()
 			if d.random.IntN(3) > 0 {
@@ -425,7 +412,7 @@ func within(q *webhook.ListQuery, name string, at time.Time) bool {
 // modelLog is a log with random events, and a simple model of it.
 type modelLog struct {
 	t      *testing.T
-	s      *Store
+	s      *store.Store
 	random *rand.Rand
 	now    time.Time
 	model  []modelEvent
@@ -500,7 +487,7 @@ func (l *modelLog) walk(name string, q *webhook.ListQuery, moving bool) {
 // Random lists of events match a simple model, while events are published.
 func TestEventsAgainstAModel(t *testing.T) {
 	s := open(t)
-	s.lists.Limits = list.Limits{Set: 4, Scan: 6, CostlyScan: 3}
+	*limitsOf(s) = list.Limits{Set: 4, Scan: 6, CostlyScan: 3}
 	program(t, s, "p")
 	l := &modelLog{t: t, s: s, random: seed.Rand(t), now: time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)}
 	for range 40 {
@@ -514,7 +501,7 @@ func TestEventsAgainstAModel(t *testing.T) {
 
 // randomSubscriptions stores subscriptions of two programs, and returns a simple model of those
 // of p.
-func randomSubscriptions(t *testing.T, s *Store, r *rand.Rand) (model []webhook.Subscription) {
+func randomSubscriptions(t *testing.T, s *store.Store, r *rand.Rand) (model []webhook.Subscription) {
 	program(t, s, "p")
 	program(t, s, "q")
 	for i := range 30 {
@@ -526,14 +513,14 @@ func randomSubscriptions(t *testing.T, s *Store, r *rand.Rand) (model []webhook.
 		}
 		sub.CreatedAt = time.UnixMilli(date("2026-03-14") + int64(i/4)).UTC()
 		sub.UpdatedAt = sub.CreatedAt.Add(time.Duration(r.IntN(4)) * time.Millisecond)
-		err := s.writer.do(func(t *tx) error {
+		err := write(s, func(t *sqlite.Tx) error {
 			return t.Exec("UPDATE subscriptions SET url = ?, active = ?, status = ?, created_at = ?, updated_at = ? WHERE id = ?",
 				sub.URL, sub.Active, string(sub.Status), sub.CreatedAt.UnixMilli(), sub.UpdatedAt.UnixMilli(), sub.ID)
 		})
 		must(t, err)
 		switch {
 		case i%7 == 0:
-			_, err := s.Subscriptions().Delete(t.Context(), sub.ProgramID, sub.ID)
+			_, err := storetest.DeleteSubscription(t.Context(), s, sub.ProgramID, sub.ID)
 			must(t, err)
 		case sub.ProgramID == "p":
 			model = append(model, sub)
@@ -629,234 +616,6 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 	}
 }
 
-// describe formats how the rows of a list are found.
-func describe(choices []choice) string {
-	index := regexp.MustCompile(`INDEXED BY (\w+)|WHERE (TRUE)`)
-	lookups := func(all []lookup) string {
-		var parts []string
-		for _, l := range all {
-			text := l.set.Text
-			if l.Access != nil {
-				text = l.Up.Text
-			}
-			m := index.FindStringSubmatch(text)
-			parts = append(parts, strings.Join(append([]string{m[1] + m[2]}, l.values[:min(3, len(l.values))]...), " "))
-		}
-		return strings.Join(parts, " + ")
-	}
-	var ways []string
-	for _, c := range choices {
-		var parts []string
-		if c.sets != nil {
-			parts = append(parts, "few of "+lookups(c.sets))
-		}
-		if c.walks != nil {
-			parts = append(parts, "along "+lookups(c.walks))
-		}
-		ways = append(ways, strings.Join(parts, " and "))
-	}
-	return strings.Join(ways, "; ")
-}
-
-func TestChoose(t *testing.T) {
-	const one, some, all = 1, 2, 0
-	for _, tt := range []struct {
-		subscriptions int
-		raw           string
-		want          string
-	}{
-		{one, "", "along deliveries_of_subscription"},
-		{one, "filter[status]=success", "along deliveries_of_subscription"},
-		{one, "filter[status]=failed,pending", "along deliveries_by_status failed pending"},
-		{one, "filter[response_status]=404,410&filter[status]=failed", "along deliveries_by_response 404 410"},
-		{one, "filter[response_status]=404,2xx&filter[status]=failed", "along deliveries_by_status failed"},
-		{one, "filter[error]=tls&filter[response_status]=404", "along deliveries_by_error tls"},
-		{one, "filter[event]=ping", "few of deliveries_pings; along deliveries_pings"},
-		{one, "filter[event]=ping,a", "few of deliveries_pings + events_by_name; along deliveries_of_subscription"},
-		{one, "filter[event]=a&filter[status]=failed", "few of events_by_name; along deliveries_by_status failed"},
-		{one, "filter[created_at.from]=2026-01-01", "along deliveries_of_subscription"},
-		{one, "filter[completed_at.from]=2026-01-01", "few of deliveries_completed; along deliveries_of_subscription"},
-		{one, "filter[next_attempt_at.from]=2026-01-01&filter[event]=a",
-			"few of deliveries_due; few of events_by_name; along deliveries_of_subscription"},
-		{one, "filter[completed_at.to]=2026-01-01&filter[status]=failed", "few of deliveries_completed; along deliveries_by_status failed"},
-		{some, "", "along deliveries_of_subscription; along TRUE"},
-		{some, "filter[status]=failed", "along deliveries_by_status failed; along deliveries_by_trouble failed"},
-		{all, "", "along TRUE"},
-		{all, "filter[status]=failed,retryable", "along deliveries_by_trouble failed retryable"},
-		{all, "filter[status]=failed,pending", "few of deliveries_by_status and along deliveries_by_trouble failed; along TRUE"},
-		{all, "filter[status]=pending", "few of deliveries_by_status and along deliveries_by_trouble; along TRUE"},
-		{all, "filter[response_status]=5xx", "along deliveries_by_answer 500 501 502"},
-		{all, "filter[response_status]=200", "along TRUE"},
-		{all, "filter[error]=tls", "along deliveries_by_fault tls"},
-		{all, "filter[attempts_made.from]=1", "along TRUE"},
-		{all, "filter[attempts_made.from]=2", "along deliveries_retried"},
-		{all, "filter[event]=ping", "few of deliveries_pings; along TRUE"},
-		{all, "filter[event]=a", "few of events_by_name; along TRUE"},
-		{all, "filter[next_attempt_at.from]=2026-01-01", "few of deliveries_due; along TRUE"},
-		{all, "filter[id]=0198f6a3-7c1e-7d4b-9a41-000000000001&filter[status]=failed",
-			"along sqlite_autoindex_deliveries_1 -OYqcrkTUJiPFF-------F"},
-		{one, "filter[redelivery_of]=0198f6a3-7c1e-7d4b-9a41-000000000001",
-			"along deliveries_by_original -OYqcrkTUJiPFF-------F"},
-		{all, "filter[replay_id]=0198f6a3-7c1e-7d4b-9a41-000000000001", "along deliveries_by_replay 0198f6a3-7c1e-7d4b-9a41-000000000001"},
-	} {
-		if got := describe(choose(query(t, webhook.AllDeliveryList, tt.raw), tt.subscriptions)); got != tt.want {
-			t.Errorf("%d subscriptions, %s: %s, want %s", tt.subscriptions, tt.raw, got, tt.want)
-		}
-	}
-}
-
-const planOfSubscription = "SEARCH d USING INDEX deliveries_of_subscription (subscription=? AND num>? AND num<?)"
-
-// listPlans are the queries of lists.
-var listPlans = []struct {
-	query  list.Statement
-	search string // how the first table is read
-	sorts  string // what is sorted
-}{
-	{deliveriesOfAll.Up, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
-	{deliveriesOfAll.Down, "SEARCH d USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
-	{deliveriesOfOne.Up, planOfSubscription, ""},
-	{deliveriesOfOne.Down, planOfSubscription, ""},
-	{deliveriesByStatus.Up, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
-	{deliveriesByStatus.Down, "SEARCH d USING INDEX deliveries_by_status (status=? AND subscription_id=? AND num>? AND num<?)", ""},
-	{deliveriesByResponse.Down,
-		"SEARCH d USING INDEX deliveries_by_response (subscription_id=? AND response_status=? AND num>? AND num<?)", ""},
-	{deliveriesByError.Down, "SEARCH d USING INDEX deliveries_by_error (subscription_id=? AND error=? AND num>? AND num<?)", ""},
-	{deliveriesPings.Up, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
-	{deliveriesByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_response (subscription_id=? AND response_status>?)", ""},
-	{deliveriesOfSet, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", ""},
-	{fewPings.set, "SEARCH d USING INDEX deliveries_pings (subscription_id=? AND num>? AND num<?)", ""},
-	{deliveriesWithin.set, "SEARCH d USING COVERING INDEX deliveries_completed (subscription=? AND completed_at>? AND completed_at<?)", ""},
-	{deliveriesDue.set,
-		"SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id=? AND next_attempt_at>? AND next_attempt_at<?)", ""},
-
-	{allByTrouble.Down, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", ""},
-	{allByTrouble.Up, "SEARCH d USING INDEX deliveries_by_trouble (status=? AND num>? AND num<?)", ""},
-	{allByResponse.Down, "SEARCH d USING INDEX deliveries_by_answer (response_status=? AND num>? AND num<?)", ""},
-	{allByError.Down, "SEARCH d USING INDEX deliveries_by_fault (error=? AND num>? AND num<?)", ""},
-	{allRetried.Down, "SEARCH d USING INDEX deliveries_retried (num>? AND num<?)", ""},
-	{allByOriginal.Down, "SEARCH d USING INDEX deliveries_by_original (redelivery_of=? AND num>? AND num<?)", ""},
-	{allByReplay.Down, "SEARCH d USING INDEX deliveries_by_replay (replay_id=? AND num>? AND num<?)", ""},
-	{allByBulkRun.Down, "SEARCH x USING PRIMARY KEY (run=? AND delivery>? AND delivery<?)", ""},
-	{allByID.Down, "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=? AND rowid>? AND rowid<?)", ""},
-	{allByEvent.set, "SEARCH e USING COVERING INDEX events_by_name (program_id=? AND name=?)", ""},
-	{allPending.set, "SEARCH deliveries USING COVERING INDEX deliveries_by_status (status=?)", ""},
-	{allPings.set, "SEARCH deliveries USING INDEX deliveries_pings (subscription_id>?)", ""},
-	{allDue.set, "SEARCH deliveries USING COVERING INDEX deliveries_due (subscription_id>?)", ""},
-	{allByResponse.next, "SEARCH d USING COVERING INDEX deliveries_by_answer (response_status>?)", ""},
-	{selectProgramSubscriptions, "SEARCH subscriptions USING COVERING INDEX subscriptions_of_program (program_id=?)", ""},
-	{selectSubscriptionPrograms, "SEARCH s USING PRIMARY KEY (id=?)", "DISTINCT"},
-
-	{eventsBySeq.Up, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
-	{eventsBySeq.Down, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
-	{eventsByName.Down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
-	{eventsByID.Down, "SEARCH e USING INDEX events_by_id (program_id=? AND id=?)", "ORDER BY"},
-
-	{allEvents.Down, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
-	{allEventsByName.Down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
-
-	{selectSubscriptions.Ordered(webhook.SubscriptionList.Default), "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
-		""},
-	{selectSubscriptions.Ordered([]webhook.SortField{{Name: "url"}}),
-		"SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)",
-		"ORDER BY"},
-	{countSubscriptions, "SEARCH subscriptions USING INDEX subscriptions_by_program (program_id=?)", ""},
-}
-
-// Every query of a list finds its rows by the intended index, in order, and sorts only bounded
-// sets: a page, a set, the rows of one millisecond, or the subscriptions of one program.
-func TestListPlans(t *testing.T) {
-	s := open(t)
-	known := knownParameters()
-	for _, tt := range listPlans {
-		checkListPlan(t, s, tt.query, tt.search, tt.sorts)
-		for _, name := range tt.query.Names {
-			if !known[name] {
-				t.Errorf("%s: the parameter %q is never bound", tt.query.Text, name)
-			}
-		}
-	}
-}
-
-// knownParameters returns the names of parameters that are bound. Any other name would be NULL,
-// which means no filter.
-func knownParameters() map[string]bool {
-	known := make(map[string]bool)
-	for _, name := range strings.Fields("limit low high value subscription program programs from to nums open at num earliest latest " +
-		"size offset attempts_made unlisted") {
-		known[name] = true
-	}
-	for _, list := range []*webhook.List{webhook.AllDeliveryList, webhook.EventList, webhook.SubscriptionList} {
-		for _, f := range list.Filters {
-			known[f.Name], known[f.Name+"_from"], known[f.Name+"_to"] = true, true, true
-		}
-	}
-	return known
-}
-
-// The same for queries with numbered parameters.
-func TestPlainListPlans(t *testing.T) {
-	s := open(t)
-	const none = ""
-	for _, tt := range []struct{ query, search, sorts string }{
-		{selectFromNum, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid>?)", none},
-		{selectListedDeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
-		{countRedeliver, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "GROUP BY"},
-		{selectRedeliver, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
-		{cancelWaiting, "SEARCH deliveries USING INTEGER PRIMARY KEY (rowid=?)", none},
-		{linkRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid>?)", none},
-		{insertRedeliveries, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)", "ORDER BY"},
-		{selectBulkRun, "SEARCH bulk_runs USING INDEX sqlite_autoindex_bulk_runs_1 (id=?)", none},
-		{selectBulkResults, "SEARCH x USING PRIMARY KEY (run=?)", "GROUP BY"},
-		{selectNumOf, "SEARCH deliveries USING COVERING INDEX sqlite_autoindex_deliveries_1 (id=?)", none},
-		{selectListedEvents, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq=?)", "ORDER BY"},
-	} {
-		checkListPlan(t, s, plain(tt.query), tt.search, tt.sorts)
-	}
-}
-
-// plain returns the statement of a query with numbered parameters or none.
-func plain(query string) list.Statement {
-	n := strings.Count(query, "?")
-	for strings.Contains(query, "?1") && !strings.Contains(query, fmt.Sprint("?", n)) {
-		n--
-	}
-	return list.Statement{Text: query, Names: make([]string, n)}
-}
-
-// checkListPlan compares how a query finds its rows, and what it sorts ("" for nothing), with
-// the expected plan.
-func checkListPlan(t *testing.T, s *Store, query list.Statement, search, sorting string) {
-	t.Helper()
-	var plan []string
-	outer, sorts := -1, ""
-	err := s.db.Each(context.Background(), "EXPLAIN QUERY PLAN "+query.Text, query.Args(nil), func(scan func(...any) error) error {
-		var id, parent, unused int
-		var detail string
-		err := scan(&id, &parent, &unused, &detail)
-		plan = append(plan, detail)
-		// Only of the query itself, not of subqueries for each row.
-		if what, ok := strings.CutPrefix(detail, "USE TEMP B-TREE FOR "); ok && parent == 0 {
-			sorts = what
-		}
-		if outer < 0 && strings.HasPrefix(detail, "SEARCH ") {
-			outer = len(plan) - 1
-		}
-		return err
-	})
-	if err != nil {
-		t.Errorf("%s: %v", query.Text, err)
-		return
-	}
-	// The events of a delivery are looked up, not scanned.
-	wholeLog := slices.ContainsFunc(plan, func(step string) bool {
-		return strings.HasPrefix(step, "SEARCH e ") && strings.HasSuffix(step, "(program_id=?)")
-	})
-	if outer < 0 || plan[outer] != search || sorts != sorting || sqlitetest.ScansATable(plan) || wholeLog {
-		t.Errorf("%s\n\t%s\nwant %s, sorting %q", query.Text, strings.Join(plan, "\n\t"), search, sorting)
-	}
-}
-
 // The list over all programs has the filters and cursors of a subscription's list, but its
 // cursors are not valid there.
 func TestAllDeliveries(t *testing.T) {
@@ -909,7 +668,7 @@ func TestAllDeliveries(t *testing.T) {
 func TestListsEndInTime(t *testing.T) {
 	s := open(t)
 	const entries = 3 * list.MinScan
-	err := s.Write(t.Context(), func(w Write) error {
+	err := s.Write(t.Context(), func(w store.Write) error {
 		for i := range entries {
 			action := webhook.ActionTokenCreate
 			if i == 0 || i == entries/2 {
@@ -925,7 +684,7 @@ func TestListsEndInTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	for limit, want := range map[time.Duration]int{0: 1, time.Hour: 1, time.Nanosecond: 3} {
-		s.lists.Limits.Time = limit
+		limitsOf(s).Time = limit
 		q := query(t, webhook.AuditList, "filter[action]=token.revoke")
 		found, pages := 0, 0
 		for next := ""; pages == 0 || next != ""; pages++ {

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"context"
@@ -29,11 +29,11 @@ func (s Events) Arrived(ctx context.Context, programID string, q *webhook.ListQu
 func (s Deliveries) Arrived(ctx context.Context, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	query := *q
 	query.Size = list.MaxArrived
-	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
+	f, err := s.DeliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
 	if err != nil {
 		return list.Arrived{}, err
 	}
-	return f.Arrived(ctx, mark, selectNewestNum, nil)
+	return f.Arrived(ctx, mark, SelectNewestNum, nil)
 }
 
 // Arrived counts the subscriptions that were created after a mark.
@@ -41,7 +41,7 @@ func (s Subscriptions) Arrived(ctx context.Context, programID string, q *webhook
 	up := *q
 	up.Size = list.MaxArrived
 	up.Sort = []webhook.SortField{{Name: q.Sort[0].Name}}
-	l := newSubscriptionWalk(s.core, programID, &up)
+	l := newSubscriptionWalk(s.Reads, programID, &up)
 	l.at = mark
 	err = s.view(ctx, func(v *view) error {
 		if err := v.Scan("SELECT coalesce(max(id), '') FROM subscriptions", nil, &a.Mark); err != nil || !webhook.IsID(mark) {

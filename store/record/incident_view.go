@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 // more.
 const (
 	MaxWaiting      = 10_000    // in a list
-	maxWaitingOfOne = 1_000_000 // in [Incidents.Get]
+	maxWaitingOfOne = 1_000_000 // in [store.Incidents.Get]
 )
 
 // While an incident is open, what changes is in f, the failures of its subscription x; once
@@ -28,7 +28,7 @@ const (
 var (
 	incidentColumns = `n.num, n.id, n.program_id, n.subscription_id, coalesce(x.url, ''), coalesce(x.description, ''), coalesce(x.status, ''),
 		n.opened_at, n.closed_at, coalesce(n.closed_by, ''), coalesce(f.failing_reason, n.failing_reason, ''), n.first_at,
-		iif(n.closed_at IS NULL, coalesce(` + lastSuccess + `, n.succeeded_at), n.succeeded_at),
+		iif(n.closed_at IS NULL, coalesce(` + LastSuccess + `, n.succeeded_at), n.succeeded_at),
 		f.next_probe_at, coalesce(f.probes, n.probes), coalesce(f.probe_log, n.probe_log, ''),
 		coalesce(f.last_at, n.last_at), coalesce(f.last_status, n.last_status, 0), coalesce(f.last_error, n.last_error, ''),
 		coalesce((SELECT a.response_header FROM attempts a WHERE a.delivery = coalesce(f.last_delivery, n.last_delivery)
@@ -66,14 +66,14 @@ var (
 )
 
 // scanIncident reads a row of incidentColumns, with the num and the log of probes.
-func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log []probeEntry, err error) {
+func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log []ProbeEntry, err error) {
 	var opened, first int64
 	var limit int
 	var closed, success, probe, lastAt, failedFrom, oldest sql.NullInt64
 	var text, header string
 	err = scan(&num, &i.ID, &i.ProgramID, &i.SubscriptionID, &i.URL, &i.Description, &i.Health,
 		&opened, &closed, &i.ClosedBy, &i.FailingReason, &first, &success, &probe, &i.Probes, &text,
-		&lastAt, &i.ResponseStatus, &i.Error, &header, (*deliveryID)(&i.DeliveryID), &i.Failed, &failedFrom,
+		&lastAt, &i.ResponseStatus, &i.Error, &header, (*DeliveryID)(&i.DeliveryID), &i.Failed, &failedFrom,
 		&i.Undelivered, &i.WaitingEvents, &i.WaitingMore, &limit, &oldest, &i.FailedEvent)
 	if err != nil {
 		return i, num, nil, err
@@ -82,7 +82,7 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = sqlite.FromMillis(success), sqlite.FromMillis(lastAt),
 		sqlite.FromMillis(failedFrom), sqlite.FromMillis(oldest)
 	i.WaitingMore = i.WaitingMore || i.WaitingEvents >= limit
-	if fact, ok := strings.CutPrefix(header, factMark); ok {
+	if fact, ok := strings.CutPrefix(header, FactMark); ok {
 		i.ErrorFact = fact
 	}
 	if i.Health == webhook.HealthFailing {
@@ -98,7 +98,7 @@ func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log [
 
 // CountOpen returns the number of open incidents of a program, "" for all.
 func (s Incidents) CountOpen(ctx context.Context, programID string) (n int, err error) {
-	return n, s.db.Scan(ctx, countOpenIncidents, []any{programID}, &n)
+	return n, s.lists.DB.Scan(ctx, countOpenIncidents, []any{programID}, &n)
 }
 
 // Open returns the open incidents of a program, "" for all, at most limit, the most severe
@@ -159,7 +159,7 @@ func (v *view) incidents(nums []int64, waiting int) (all []webhook.Incident, err
 func (s Incidents) Get(ctx context.Context, programID, id string) (i webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var num int64
-		var log []probeEntry
+		var log []ProbeEntry
 		if err := v.Scan(selectIncidentNum, []any{id, programID, programID}, &num); err != nil {
 			return sqlite.NoRows(err, webhook.NotFound("incident"))
 		}
@@ -230,13 +230,13 @@ const (
 		(SELECT CASE WHEN sum(s.status = 'success') > 0 THEN 'success'
 			WHEN sum(s.status <> 'failed') > 0 THEN 'pending' WHEN count(*) > 0 THEN 'failed' END
 			FROM alert_sends s WHERE s.alert = a.num), a.status))`
-	selectIncidentReplays = "SELECT " + replayColumns + ` FROM replays INDEXED BY replays_by_subscription
+	selectIncidentReplays = "SELECT " + ReplayColumns + ` FROM replays INDEXED BY replays_by_subscription
 		WHERE subscription_id = ? AND only_which <> 'missed' AND created_at >= ? AND from_at <= ? LIMIT 100`
 	selectDeliveryIDs = "SELECT d.num, d.id FROM json_each(?) j CROSS JOIN deliveries d ON d.num = j.value"
 )
 
 // timeline fills in the timeline of an incident.
-func (v *view) timeline(i *webhook.Incident, num int64, log []probeEntry) error {
+func (v *view) timeline(i *webhook.Incident, num int64, log []ProbeEntry) error {
 	i.Timeline = []webhook.IncidentEntry{{At: i.OpenedAt, Kind: webhook.IncidentEntryOpened}}
 	err := v.Each(selectIncidentAlerts, []any{i.SubscriptionID, num}, func(scan func(...any) error) error {
 		e := webhook.IncidentEntry{Kind: webhook.IncidentEntryAlert}
@@ -303,7 +303,7 @@ func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 	}
 	err := v.Each(selectIncidentReplays, []any{i.SubscriptionID, i.OpenedAt.UnixMilli(), until.UnixMilli()},
 		func(scan func(...any) error) error {
-			r, err := scanReplay(scan)
+			r, err := ScanReplay(scan)
 			add(r.CreatedAt, webhook.IncidentResend{
 				ReplayID: r.ID, Events: r.EventsSent, Deliveries: r.Deliveries,
 				Running: r.Status == webhook.ReplayRunning, Cancelled: r.Status == webhook.ReplayCancelled,
@@ -354,7 +354,7 @@ func (v *view) results(query string, args []any) (counts map[webhook.Status]int6
 }
 
 // timelineProbes adds the last probes to the timeline of an incident.
-func (v *view) timelineProbes(i *webhook.Incident, log []probeEntry) error {
+func (v *view) timelineProbes(i *webhook.Incident, log []ProbeEntry) error {
 	nums, ids := make([]int64, len(log)), make(map[int64]string, len(log))
 	for n, p := range log {
 		nums[n] = p.Delivery
@@ -362,7 +362,7 @@ func (v *view) timelineProbes(i *webhook.Incident, log []probeEntry) error {
 	err := v.Each(selectDeliveryIDs, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
 		var num int64
 		var id string
-		err := scan(&num, (*deliveryID)(&id))
+		err := scan(&num, (*DeliveryID)(&id))
 		ids[num] = id
 		return err
 	})
@@ -469,7 +469,7 @@ func (s Subscriptions) WaitingEvents(ctx context.Context, subscriptionIDs []stri
 	for _, id := range subscriptionIDs {
 		var n int
 		var unexamined bool
-		err := s.db.Scan(ctx, countWaiting, []any{id, limit - total}, &n, &unexamined)
+		err := s.lists.DB.Scan(ctx, countWaiting, []any{id, limit - total}, &n, &unexamined)
 		if total, more = total+n, more || unexamined; err != nil || total >= limit {
 			return total, true, err
 		}

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"context"
@@ -47,7 +47,7 @@ const completedAmong = "100"
 
 // lastCompleted returns the query of the last completed deliveries of a subscription.
 func lastCompleted(subscriptionID string) string {
-	return "SELECT d.num, d.status, d.completed_at " + completedOf(subscriptionID) + " ORDER BY 3 DESC, 1 DESC LIMIT " + completedAmong
+	return "SELECT d.num, d.status, d.completed_at " + CompletedOf(subscriptionID) + " ORDER BY 3 DESC, 1 DESC LIMIT " + completedAmong
 }
 
 var (
@@ -78,7 +78,7 @@ func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 	var first, since, lost, lostAt, oldest, success sql.NullInt64
 	var count, rejected sql.NullInt64
 	var reason sql.NullString
-	u.Subscription, err = scanSubscription(func(dest ...any) error {
+	u.Subscription, err = ScanSubscription(func(dest ...any) error {
 		return scan(append(dest, &u.CreatedBy, &count, &rejected, &first, &since, &reason, &lost, &lostAt,
 			&u.WaitingEvents, &u.WaitingMore, &oldest, &u.WaitingDeliveries, &success)...)
 	})
@@ -98,7 +98,7 @@ func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
 // it has a cursor.
 func (s Subscriptions) PageAll(ctx context.Context, programID string,
 	q *webhook.ListQuery) (page []SubscriptionSummary, next string, err error) {
-	l, scope := newSubscriptionWalk(s.core, programID, q), subscriptionScope(programID, q)
+	l, scope := newSubscriptionWalk(s.Reads, programID, q), subscriptionScope(programID, q)
 	keys := s.byKeys(l, scope, q)
 	if keys == nil && q.Cursor != "" {
 		if l.at, err = s.lists.Key.ParseIDCursor(scope, q.Cursor); err != nil {
@@ -130,7 +130,7 @@ func subscriptionScope(programID string, q *webhook.ListQuery) list.Scope {
 // from the cursor, which is the last position of the page before.
 func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
 	scope := subscriptionScope(programID, q)
-	if keys := s.byKeys(newSubscriptionWalk(s.core, programID, q), scope, q); keys != nil {
+	if keys := s.byKeys(newSubscriptionWalk(s.Reads, programID, q), scope, q); keys != nil {
 		err = s.view(ctx, func(v *view) error {
 			cursor, err = keys.Newer(v.View)
 			return err
@@ -144,7 +144,7 @@ func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.L
 	descending := q.Sort[0].Descending
 	back := *q
 	back.Sort = []webhook.SortField{{Name: q.Sort[0].Name, Descending: !descending}}
-	l := newSubscriptionWalk(s.core, programID, &back)
+	l := newSubscriptionWalk(s.Reads, programID, &back)
 	l.at = list.AdjacentID(at, descending)
 	err = s.view(ctx, func(v *view) error {
 		_, last, more, err := l.walk(v)
@@ -200,7 +200,7 @@ var (
 				AND t.span = 60000 AND t.at >= ?13 AND t.failed + t.retryable > 0))`
 )
 
-func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subscriptionWalk {
+func newSubscriptionWalk(s *Reads, programID string, q *webhook.ListQuery) *subscriptionWalk {
 	f, created := q.Filters, q.Ranges["created_at"]
 	deleted := list.Truths(f["deleted"])
 	if deleted == nil {
@@ -209,7 +209,7 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 	var texts [][3]any // a pattern of names and URLs and the beginning of an id, or a part of a URL
 	for _, text := range f["search"] {
 		text = strings.TrimSpace(text)
-		texts = append(texts, [3]any{containing(text), strings.ToLower(text), nil})
+		texts = append(texts, [3]any{Containing(text), strings.ToLower(text), nil})
 	}
 	for _, text := range f["url"] { // of a list of deliveries
 		texts = append(texts, [3]any{nil, nil, strings.ToLower(text)})
@@ -222,7 +222,7 @@ func newSubscriptionWalk(s *core, programID string, q *webhook.ListQuery) *subsc
 			sqlite.Millis(created.From), sqlite.Millis(created.To), sqlite.JSON(texts), sqlite.JSON(f["event"]), lastHour.UnixMilli(), "[]"},
 	}
 	if f["status"] != nil || q.Sort[0].Name == "status" {
-		w.args[len(w.args)-1] = sqlite.JSON(s.stats.failedSince(lastHour))
+		w.args[len(w.args)-1] = sqlite.JSON(s.failedSince(lastHour))
 	}
 	if w.descending {
 		w.at = "~" // greater than all ids
@@ -297,52 +297,6 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 	return ids, at, more, nil
 }
 
-const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t.retryable
-	FROM json_each(?1) i CROSS JOIN stats t ON t.program_id = i.value ->> 0 AND t.subscription_id = i.value ->> 1
-		AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
-	ORDER BY i.key, t.at`
-
-// Stats returns statistics like [Figures.Stats] for each of the subscriptions, by id, without
-// response codes and durations.
-func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, span time.Duration,
-	from, to time.Time) (map[string][]webhook.Stat, error) {
-	pairs := make([][2]string, len(subs))
-	asked := make(map[string]bool, len(subs))
-	for i := range subs {
-		pairs[i] = [2]string{subs[i].ProgramID, subs[i].ID}
-		asked[subs[i].ID] = true
-	}
-	all := make(map[string][]webhook.Stat, len(subs))
-	add := func(id string, one *webhook.Stat) {
-		at, found := slices.BinarySearchFunc(all[id], one.At, func(s webhook.Stat, t time.Time) int { return s.At.Compare(t) })
-		if !found {
-			all[id] = slices.Insert(all[id], at, webhook.Stat{At: one.At, Span: span})
-		}
-		sum := &all[id][at]
-		sum.Success, sum.Failed, sum.Retryable = sum.Success+one.Success, sum.Failed+one.Failed, sum.Retryable+one.Retryable
-	}
-	// Memory first, see [Figures.Stats].
-	s.stats.each(func(key statKey, stat *webhook.Stat) {
-		at := time.UnixMilli(key.at(span)).UTC()
-		if key.subscriptionID != "" && asked[key.subscriptionID] && !at.Before(from) && at.Before(to) {
-			add(key.subscriptionID, &webhook.Stat{At: at, Success: stat.Success, Failed: stat.Failed, Retryable: stat.Retryable})
-		}
-	})
-	args := []any{sqlite.JSON(pairs), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
-	err := s.db.Each(ctx, selectStatCounts, args, func(scan func(...any) error) error {
-		var id string
-		var at int64
-		var stat webhook.Stat
-		if err := scan(&id, &at, &stat.Success, &stat.Failed, &stat.Retryable); err != nil {
-			return err
-		}
-		stat.At = time.UnixMilli(at).UTC()
-		add(id, &stat)
-		return nil
-	})
-	return all, err
-}
-
 // maxHealth is the maximum count of CountHealth.
 const maxHealth = 100
 
@@ -355,7 +309,7 @@ func (s Subscriptions) CountHealth(ctx context.Context, programID string, health
 		Filters: map[string][]string{"status": {string(health)}},
 	}
 	err = s.view(ctx, func(v *view) error {
-		ids, _, beyond, err := newSubscriptionWalk(s.core, programID, &q).walk(v)
+		ids, _, beyond, err := newSubscriptionWalk(s.Reads, programID, &q).walk(v)
 		n, more = len(ids), beyond
 		return err
 	})
@@ -391,7 +345,7 @@ var (
 
 	// Among the newest deliveries, the newest waiting ones and the newest failed ones.
 	selectLastFailure = `SELECT d.id, d.ping, a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error
-		FROM (SELECT num FROM (SELECT d.num ` + createdOf("?1") + ` ORDER BY 1 DESC LIMIT ` + lastAttemptAmong + `)
+		FROM (SELECT num FROM (SELECT d.num ` + CreatedOf("?1") + ` ORDER BY 1 DESC LIMIT ` + lastAttemptAmong + `)
 			UNION SELECT num FROM (
 				SELECT num FROM deliveries INDEXED BY deliveries_by_status
 				WHERE status = 'retryable' AND status <> 'success' AND subscription_id = ?1 ORDER BY num DESC LIMIT ` + lastAttemptAmong + `)
@@ -402,10 +356,10 @@ var (
 		WHERE a.result <> 'success' ORDER BY a.started_at DESC, n.num DESC LIMIT 1`
 
 	selectOldSecrets     = "SELECT expires_at FROM old_signing_secrets WHERE subscription_id = ? AND expires_at > ? ORDER BY expires_at"
-	selectRunningReplays = "SELECT " + replayColumns + " FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id"
-	selectEndedReplays   = "SELECT " + replayColumns + " FROM replays INDEXED BY replays_by_subscription " +
+	selectRunningReplays = "SELECT " + ReplayColumns + " FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id"
+	selectEndedReplays   = "SELECT " + ReplayColumns + " FROM replays INDEXED BY replays_by_subscription " +
 		"WHERE subscription_id = ? AND completed_at IS NOT NULL ORDER BY completed_at DESC LIMIT 5"
-	selectNewestNums = "SELECT d.num " + createdOf("?1") + " ORDER BY 1 DESC LIMIT ?2"
+	selectNewestNums = "SELECT d.num " + CreatedOf("?1") + " ORDER BY 1 DESC LIMIT ?2"
 )
 
 // View returns a subscription of any program by its id, with at most recent of its newest deliveries.
@@ -427,7 +381,7 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 			return sqlite.NoRows(err, webhook.NotFound("subscription"))
 		}
 		var learned sql.NullInt64
-		if err := sqlite.NoRows(v.Scan(selectSizeBound, []any{id}, &u.SizeBound.Bytes, &learned), nil); err != nil {
+		if err := sqlite.NoRows(v.Scan(SelectSizeBound, []any{id}, &u.SizeBound.Bytes, &learned), nil); err != nil {
 			return err
 		}
 		u.SizeBound.LearnedAt = s.clock.Shown(learned)
@@ -451,7 +405,7 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 		}
 		for _, query := range []string{selectRunningReplays, selectEndedReplays} {
 			err := v.Each(query, []any{id}, func(scan func(...any) error) error {
-				r, err := scanReplay(scan)
+				r, err := ScanReplay(scan)
 				u.Replays = append(u.Replays, r.Replay)
 				return err
 			})
@@ -465,7 +419,7 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 			return err
 		}
 		return v.Each(selectListedDeliveries, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
-			d, _, err := s.scanDelivery(scan)
+			d, _, err := ScanDelivery(s.clock, scan)
 			u.Recent = append(u.Recent, d)
 			return err
 		})
@@ -480,7 +434,7 @@ func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 	var code sql.NullString
 	var own []byte
 	a := &e.Attempt
-	err = v.Scan(query, []any{id}, (*deliveryID)(&e.DeliveryID), &own, &a.Number, &started, &duration, &a.Result, &status, &code)
+	err = v.Scan(query, []any{id}, (*DeliveryID)(&e.DeliveryID), &own, &a.Number, &started, &duration, &a.Result, &status, &code)
 	if errors.Is(err, sql.ErrNoRows) {
 		return DeliveryEnd{}, nil
 	}
@@ -491,18 +445,12 @@ func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
 	return e, err
 }
 
-// Exists reports whether there is a program with an id.
-func (s Programs) Exists(ctx context.Context, id string) (exists bool, err error) {
-	err = s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists)
-	return exists, err
-}
-
 // Page returns a page of a program's subscriptions, and how many match the filters.
 func (s Subscriptions) Page(ctx context.Context, programID string,
 	q *webhook.ListQuery) (subs []webhook.Subscription, total int, err error) {
 	b := list.BindsOf(q)
 	b["program"], b["active"] = programID, sqlite.JSON(list.Truths(q.Filters["active"]))
-	return list.NumberedPage(ctx, s.db, q, b, countSubscriptions, selectSubscriptions, scanSubscription)
+	return list.NumberedPage(ctx, s.lists.DB, q, b, countSubscriptions, selectSubscriptions, ScanSubscription)
 }
 
 var (
@@ -511,5 +459,23 @@ var (
 			list.IsWithin("updated_at", "updated_at"),
 			":event IS NULL OR EXISTS (SELECT 1 FROM json_each(events) WHERE value IN (SELECT value FROM json_each(:event)))")
 	countSubscriptions  = list.Statement{}.With("SELECT count(*)" + listedSubscriptions)
-	selectSubscriptions = list.Statement{}.With("SELECT " + subscriptionColumns + listedSubscriptions)
+	selectSubscriptions = list.Statement{}.With("SELECT " + SubscriptionColumns + listedSubscriptions)
 )
+
+// Get returns one subscription of a program.
+func (s Subscriptions) Get(ctx context.Context, programID, id string) (webhook.Subscription, error) {
+	return s.Subscription(ctx, programID, id)
+}
+
+// Subscription is [store.Subscriptions.Get] for other handles.
+func (s *Reads) Subscription(ctx context.Context, programID, id string) (webhook.Subscription, error) {
+	if err := s.use(programID, "subscription"); err != nil {
+		return webhook.Subscription{}, err
+	}
+	sub, err := ScanSubscription(func(dest ...any) error {
+		return s.lists.DB.Scan(ctx, SelectSubscription, []any{id, programID}, dest...)
+	})
+	return sub, sqlite.NoRows(err, webhook.NotFound("subscription"))
+}
+
+const SelectSubscription = "SELECT " + SubscriptionColumns + " FROM subscriptions WHERE id = ? AND program_id = ? AND deleted_at IS NULL"

@@ -1,8 +1,7 @@
-package store
+package record
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"service/store/list"
@@ -63,7 +62,7 @@ func (s Search) Prefix(ctx context.Context, prefix string, limit int) ([]Found, 
 			}
 			err := v.Each(of.query, args, func(scan func(...any) error) error {
 				f := Found{Kind: of.kind}
-				if err := scan((*deliveryID)(&f.ID), &f.ProgramID); err != nil {
+				if err := scan((*DeliveryID)(&f.ID), &f.ProgramID); err != nil {
 					return err
 				}
 				if all, n = append(all, f), n+1; n == limit {
@@ -81,15 +80,3 @@ func (s Search) Prefix(ctx context.Context, prefix string, limit int) ([]Found, 
 }
 
 const selectProgramIDs = "SELECT id FROM programs ORDER BY id LIMIT ?"
-
-const selectVisibleProgramIDs = "SELECT id FROM programs WHERE id" + list.CanBeUsed + " ORDER BY id LIMIT ?"
-
-// IDs returns the ids of at most limit programs in ascending order.
-func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
-	if limit < 1 {
-		return nil, errors.New("store: limit must be at least 1")
-	}
-	var ids []string
-	err := s.db.Each(ctx, selectVisibleProgramIDs, []any{limit}, sqlite.Into(&ids))
-	return ids, err
-}

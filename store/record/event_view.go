@@ -1,10 +1,11 @@
-package store
+package record
 
 import (
 	"context"
 	"database/sql"
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"service/store/list"
@@ -17,7 +18,7 @@ import (
 const disorder = time.Minute
 
 // PageAll returns a page of the logs of all programs, in the order in which the events were
-// stored, and the cursor of the next page, "" on the last. [Events.Page] returns the log of one
+// stored, and the cursor of the next page, "" on the last. [store.Events.Page] returns the log of one
 // program. A page with filters reads a bounded number of events, so it may be short or empty
 // although more follow. Filters by id, and by rare names, cost an index lookup for each value
 // and program.
@@ -33,7 +34,7 @@ func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []web
 		}
 		return v.Each(selectListedRows, []any{sqlite.JSON(rows)}, func(scan func(...any) error) error {
 			var program string
-			e, err := scanEvent(&s.dictionaries, "", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
+			e, err := ScanEvent(s.dictionaries, "", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
 			e.ProgramID = program
 			events = append(events, e)
 			return err
@@ -64,7 +65,7 @@ func (s Events) feedAll(ctx context.Context, q *webhook.ListQuery) (*list.Feed, 
 		f.Streams = []list.Stream{{Access: allEventsByID}}
 	case q.Filters["name"] != nil:
 		f.Find = func(lv *sqlite.View, descending bool, from int64) ([]list.Stream, error) {
-			v := &view{lv, s.core}
+			v := &view{lv, s.Reads}
 			low, high := list.Beyond(from, descending, low, high)
 			if few, err := v.namedEvents(q.Filters["name"], low, high); err != nil || few != nil {
 				return few, err
@@ -211,14 +212,14 @@ const (
 		FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		WHERE x.program_id = ?1 AND x.seq = ?2 AND x.delivery < ?3 ORDER BY x.delivery DESC LIMIT ?4`
 
-	selectEventWaits = `SELECT ?3 - c.seq, NOT ` + passesFilter + `, s.id, s.program_id, s.url, s.active, s.description, s.events, s.ordered, s.max_in_flight,
+	selectEventWaits = `SELECT ?3 - c.seq, NOT ` + PassesFilter + `, s.id, s.program_id, s.url, s.active, s.description, s.events, s.ordered, s.max_in_flight,
 		s.authorization_header IS NOT NULL, s.header_names, s.filters, s.status, s.disabled_reason, s.revision, s.created_at, s.updated_at, s.deleted_at,
 		s.max_per_second, coalesce(s.max_events, 0), f.failing_reason, f.failing_since, f.next_probe_at
 		FROM subscriptions s INDEXED BY subscriptions_by_program CROSS JOIN interests i ON i.subscription_id = s.id CROSS JOIN cursors c
 		ON c.subscription_id = s.id CROSS JOIN events e ON e.program_id = ?1 AND e.seq = ?3
 		LEFT JOIN failures f ON f.subscription_id = s.id
 		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND i.name = ?2 AND i.after_seq < ?3 AND (i.until_seq IS NULL OR i.until_seq >= ?3)
-		AND (c.seq < ?3 OR NOT ` + passesFilter + `) LIMIT ?4`
+		AND (c.seq < ?3 OR NOT ` + PassesFilter + `) LIMIT ?4`
 
 	countEventRemoved = `SELECT count(*) FROM (SELECT 1 FROM subscriptions s INDEXED BY subscriptions_of_program WHERE s.program_id = ?1
 		AND coalesce((SELECT r.last_seq FROM delivered r
@@ -259,7 +260,7 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 		return v.Each(selectEventWaits, []any{programID, e.Name, e.Seq, MaxEventWaits}, func(scan func(...any) error) error {
 			var w EventWait
 			var filtered bool
-			w.Subscription, err = scanSubscription(func(dest ...any) error { return scan(append([]any{&w.Behind, &filtered}, dest...)...) })
+			w.Subscription, err = ScanSubscription(func(dest ...any) error { return scan(append([]any{&w.Behind, &filtered}, dest...)...) })
 			if filtered {
 				e.Filtered = append(e.Filtered, w)
 			} else {
@@ -272,11 +273,11 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 }
 
 // scanEventDelivery reads a row of selectEventDeliveries.
-func (s *core) scanEventDelivery(programID string, scan func(...any) error) (d EventDelivery, num int64, err error) {
+func (s *Reads) scanEventDelivery(programID string, scan func(...any) error) (d EventDelivery, num int64, err error) {
 	var reason, redelivery, split, replay, code sql.NullString
 	var next, completed, recovered, status, deleted sql.NullInt64
 	var created int64
-	err = scan(&num, (*deliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &split, &replay,
+	err = scan(&num, (*DeliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &split, &replay,
 		&recovered, &d.Splitting, &created, &completed, &status, &code, &d.URL, &d.Description, &deleted)
 	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
 	d.RedeliveryOf, d.SplitOf, d.ReplayID = longID(redelivery.String), longID(split.String), replay.String
@@ -310,9 +311,9 @@ const (
 		"paused FROM ("
 	bySubscribed = ") GROUP BY events) s CROSS JOIN json_each(s.events) n GROUP BY n.value"
 
-	selectSubscribersOfAll = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
+	selectSubscribersOfAll = "SELECT " + SubscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
 		WHERE deleted_at IS NULL AND EXISTS (SELECT 1 FROM json_each(events) WHERE value = ?1) LIMIT ?2`
-	selectSubscribersOfProgram = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
+	selectSubscribersOfProgram = "SELECT " + SubscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
 		WHERE program_id = ?3 AND deleted_at IS NULL AND EXISTS (SELECT 1 FROM json_each(events) WHERE value = ?1) LIMIT ?2`
 )
 
@@ -324,7 +325,7 @@ func (s Events) CountSubscribers(ctx context.Context, programID string) (map[str
 		query, args = countSubscribersOfProgram, append(args, programID)
 	}
 	counts := make(map[string]EventSubscribers)
-	err := s.db.Each(ctx, query, args, func(scan func(...any) error) error {
+	err := s.lists.DB.Each(ctx, query, args, func(scan func(...any) error) error {
 		var name string
 		var c EventSubscribers
 		err := scan(&name, &c.Active, &c.Paused)
@@ -342,7 +343,7 @@ func (s Events) Subscribers(ctx context.Context, programID, name string, limit i
 		query, args = selectSubscribersOfProgram, append(args, programID)
 	}
 	var subs []webhook.Subscription
-	err := s.db.Each(ctx, query, args, sqlite.ScanInto(&subs, scanSubscription))
+	err := s.lists.DB.Each(ctx, query, args, sqlite.ScanInto(&subs, ScanSubscription))
 	return subs, err
 }
 
@@ -360,7 +361,7 @@ func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery
 			return err
 		}
 		return v.Each(selectListedEvents, []any{programID, sqlite.JSON(seqs)}, func(scan func(...any) error) error {
-			e, err := scanEvent(&s.dictionaries, programID, scan)
+			e, err := ScanEvent(s.dictionaries, programID, scan)
 			events = append(events, e)
 			return err
 		})
@@ -384,7 +385,7 @@ func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuer
 // feed returns the feed of a program's events that match q.
 func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*list.Feed, error) {
 	low, high, err := s.lists.Between(ctx, "", q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
-		return s.seqBefore(ctx, programID, at)
+		return s.SeqBefore(ctx, programID, at)
 	})
 	if err != nil {
 		return nil, err
@@ -442,3 +443,47 @@ func stampOf(t time.Time) any {
 	}
 	return t.UTC().Format("2006-01-02T15:04:05.999999999") // 9s omit trailing zeros
 }
+
+// Get returns one event of a program.
+func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, error) {
+	id = strings.ToLower(id) // events are stored in lower case, and some publishers write capitals
+	if err := s.use(programID, "event"); err != nil {
+		return webhook.Event{}, err
+	}
+	e, err := ScanEvent(s.dictionaries, programID, func(dest ...any) error {
+		return s.lists.DB.Scan(ctx, "SELECT "+EventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
+	})
+	return e, sqlite.NoRows(err, webhook.NotFound("event"))
+}
+
+// SeqBefore returns the newest seq of a program's log that was received before a time, 0 if
+// there is none.
+func (s *Reads) SeqBefore(ctx context.Context, programID string, at time.Time) (int64, error) {
+	return s.LastSeq(ctx, programID, func(_, received int64) bool { return received < at.UnixMilli() })
+}
+
+// LastSeq returns the newest seq of a program's log for whose rowid and time of acceptance a function
+// is true, as it is for all before it; 0 if there is none.
+func (s *Reads) LastSeq(ctx context.Context, programID string, is func(row, received int64) bool) (int64, error) {
+	var low, high int64 // true; not true
+	err := s.lists.DB.Scan(ctx,
+		"SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events "+
+			"WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
+	for err == nil && high-low > 1 {
+		// Retention leaves gaps, so look at the newest seq up to the middle.
+		middle := low + (high-low)/2
+		var seq, row, received int64
+		err = s.lists.DB.Scan(ctx, selectAtMost, []any{programID, middle}, &seq, &row, &received)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			low, err = middle, nil
+		case err == nil && is(row, received):
+			low = middle
+		default:
+			high = seq
+		}
+	}
+	return low, err
+}
+
+const selectAtMost = "SELECT seq, rowid, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"

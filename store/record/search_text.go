@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"context"
@@ -18,15 +18,15 @@ func matchesText(s, pattern string) string {
 }
 
 var (
-	findSubscriptionsByText = "SELECT " + subscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
+	findSubscriptionsByText = "SELECT " + SubscriptionColumns + ` FROM subscriptions INDEXED BY subscriptions_by_program
 		WHERE deleted_at IS NULL AND program_id` + list.CanBeUsed + " AND " + matchesText("subscriptions", "?1") + " LIMIT ?2"
 
 	findProgramsByText = `SELECT id FROM programs WHERE id` + list.CanBeUsed + ` AND (id LIKE ?1 ESCAPE '\'
 		OR name LIKE ?1 ESCAPE '\') ORDER BY id LIMIT ?2`
 )
 
-// containing returns a LIKE pattern for values that contain text.
-func containing(text string) string {
+// Containing returns a LIKE pattern for values that contain text.
+func Containing(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
 }
 
@@ -38,11 +38,11 @@ func (s Search) Text(ctx context.Context, text string, limit int) (subs []webhoo
 		return nil, nil, nil
 	}
 	err = s.view(ctx, func(v *view) error {
-		err := v.Each(findSubscriptionsByText, []any{containing(text), limit}, sqlite.ScanInto(&subs, scanSubscription))
+		err := v.Each(findSubscriptionsByText, []any{Containing(text), limit}, sqlite.ScanInto(&subs, ScanSubscription))
 		if err != nil {
 			return err
 		}
-		return v.Each(findProgramsByText, []any{containing(text), limit}, sqlite.Into(&programs))
+		return v.Each(findProgramsByText, []any{Containing(text), limit}, sqlite.Into(&programs))
 	})
 	return subs, programs, err
 }
@@ -86,7 +86,7 @@ func (s Events) Search(ctx context.Context, q EventSearch) (EventsFound, error) 
 			return v.Each(searchEvents, []any{x.position[0], searchStep}, func(scan func(...any) error) error {
 				var row int64
 				var program string
-				e, err := scanEvent(&s.dictionaries, "", func(dest ...any) error { return scan(append([]any{&row, &program}, dest...)...) })
+				e, err := ScanEvent(s.dictionaries, "", func(dest ...any) error { return scan(append([]any{&row, &program}, dest...)...) })
 				if err != nil {
 					return err
 				}

@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"context"
@@ -19,19 +19,19 @@ const (
 	// wantedEvents joins the events e that the interest i of the subscription x names beyond the cursor c.
 	wantedEvents = `e.program_id = x.program_id AND e.name = i.name
 		AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)`
-	// waitingEvents are those that the interest's filter lets pass, which is tried on the next examinedSeqs
+	// WaitingEvents are those that the interest's filter lets pass, which is tried on the next examinedSeqs
 	// of the log; unexaminedEvents are those after them.
-	waitingEvents = wantedEvents + ` AND (i.filter IS NULL
-		OR e.seq <= max(i.after_seq, c.seq) + ` + examinedSeqs + ` AND ` + passesFilter + `)`
-	unexaminedEvents = wantedEvents + ` AND i.filter IS NOT NULL AND e.seq > max(i.after_seq, c.seq) + ` + examinedSeqs
+	WaitingEvents = wantedEvents + ` AND (i.filter IS NULL
+		OR e.seq <= max(i.after_seq, c.seq) + ` + ExaminedSeqs + ` AND ` + PassesFilter + `)`
+	UnexaminedEvents = wantedEvents + ` AND i.filter IS NOT NULL AND e.seq > max(i.after_seq, c.seq) + ` + ExaminedSeqs
 
 	// Columns for a subscription x with the cursor c. waitingCount is at most ?2; waitingMore reports
 	// whether events are left that a filter was not tried on.
 	waitingCount = `(SELECT count(*) FROM (
-		SELECT 1 FROM interests i CROSS JOIN events e ON ` + waitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2))`
-	waitingMore  = `EXISTS (SELECT 1 FROM interests i CROSS JOIN events e ON ` + unexaminedEvents + ` WHERE i.subscription_id = x.id)`
+		SELECT 1 FROM interests i CROSS JOIN events e ON ` + WaitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2))`
+	waitingMore  = `EXISTS (SELECT 1 FROM interests i CROSS JOIN events e ON ` + UnexaminedEvents + ` WHERE i.subscription_id = x.id)`
 	waitingSince = `(SELECT o.received_at FROM events o WHERE o.program_id = x.program_id AND o.seq = (
-		SELECT min((SELECT min(e.seq) FROM events e WHERE ` + waitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id))`
+		SELECT min((SELECT min(e.seq) FROM events e WHERE ` + WaitingEvents + `)) FROM interests i WHERE i.subscription_id = x.id))`
 )
 
 // Loss counts the events that retention removed before they could be delivered to a
@@ -62,7 +62,7 @@ var selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscripti
 // Losses returns what subscriptions of all programs lost to retention, newest first, at most
 // limit, with the totals. Deleted subscriptions are included while any of their data is kept.
 func (s Subscriptions) Losses(ctx context.Context, limit int) (shown []Loss, totals LossTotals, err error) {
-	err = s.db.Each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
+	err = s.lists.DB.Each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
 		var l Loss
 		var first, last int64
 		err := scan(&totals.Subscriptions, &totals.Events, &l.SubscriptionID, &l.ProgramID, &l.URL, &l.Deleted, &l.Events, &first, &last)
@@ -106,7 +106,7 @@ var selectLastAlerts = "SELECT id, name, program_id, subscription_id, json, " + 
 
 // Last returns the newest alerts of all programs, newest first, at most limit.
 func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error) {
-	err = s.db.Each(ctx, selectLastAlerts, []any{limit}, func(scan func(...any) error) error {
+	err = s.lists.DB.Each(ctx, selectLastAlerts, []any{limit}, func(scan func(...any) error) error {
 		var a Alert
 		var text []byte
 		var next sql.NullInt64

@@ -1,4 +1,4 @@
-package store
+package record_test
 
 import (
 	"context"
@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"service/store"
 	"service/store/list"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/test/seed"
 	"service/webhook"
@@ -46,7 +48,7 @@ func (m *anyDelivery) matchesAll(q *webhook.ListQuery) bool {
 // allDeliveries is a store with random deliveries of two programs, and a simple model of them.
 type allDeliveries struct {
 	t       *testing.T
-	s       *Store
+	s       *store.Store
 	random  *rand.Rand
 	subs    []webhook.Subscription       // the last one is deleted
 	seqs    map[string]map[string]int64  // seqs of the single event of each program and name
@@ -60,9 +62,11 @@ func newAllDeliveries(t *testing.T, random *rand.Rand) *allDeliveries {
 	d := &allDeliveries{t: t, s: s, random: random, seqs: make(map[string]map[string]int64),
 		ids: make(map[string]map[string]string), replays: []string{webhook.NewID(), webhook.NewID()}}
 	for _, id := range d.replays {
-		if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "", 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Write(t.Context(), func(w store.Write) error {
+			_, err := w.BulkRuns().Create(&store.NewBulkRun{ID: id, Action: webhook.BulkRedeliver, Query: query(t, webhook.AllDeliveryList, ""),
+				Audit: webhook.AuditEntry{Admin: "ada@example.com"}})
+			return err
+		}))
 	}
 	for _, p := range []string{"p", "q"} {
 		program(t, s, p)
@@ -73,7 +77,7 @@ func newAllDeliveries(t *testing.T, random *rand.Rand) *allDeliveries {
 		}
 		d.subs = append(d.subs, subscribe(t, s, p, modelNames...), subscribe(t, s, p, modelNames...))
 	}
-	err := s.writer.do(func(tx *tx) error {
+	err := write(s, func(tx *sqlite.Tx) error {
 		for i := range d.subs {
 			sub := &d.subs[i]
 			sub.URL = fmt.Sprintf("https://%s-%d.Example/in?n=%d", sub.ProgramID, i, i%2)
@@ -138,14 +142,15 @@ func (d *allDeliveries) insert(i int) {
 		m.replay = d.replays[r.IntN(2)]
 	}
 	d.model = append(d.model, m)
-	err := d.s.writer.do(func(tx *tx) error {
+	err := write(d.s, func(tx *sqlite.Tx) error {
 		err := tx.Exec("INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, failure_reason, attempts_made, "+
 			"claimed_at, next_attempt_at, response_status, error, seqs, ping, redelivery_of, replay_id, created_at, completed_at, counted_at) "+
 			"VALUES (?1, ?2, ?3, (SELECT num FROM subscriptions WHERE id = ?3), ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, 1)",
-			m.num, shortID(m.id), m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next), null(m.response), null(m.code), seq,
-			sqlite.Blob(bytesOf(ping)), null(shortID(m.original)), null(m.replay), m.created, null(m.completed))
+			m.num, record.ShortID(m.id), m.subscription, m.program, m.status, reason, m.made, claimed, null(m.next),
+			null(m.response), null(m.code), seq,
+			sqlite.Blob(bytesOf(ping)), null(record.ShortID(m.original)), null(m.replay), m.created, null(m.completed))
 		if err == nil && seq != nil {
-			err = tx.linkEvents(m.program, m.num, seq.(string))
+			err = link(tx, m.program, m.num, seq.(string))
 		}
 		if err == nil && m.run != "" {
 			err = tx.Exec("INSERT INTO bulk_run_deliveries (run, delivery) SELECT num, ? FROM bulk_runs WHERE id = ?", m.num, m.run)
@@ -262,14 +267,22 @@ func (d *allDeliveries) checkAfter(name string, q *webhook.ListQuery) {
 // idOf returns the id of the delivery with a num.
 func (d *allDeliveries) idOf(num int64) string { return d.model[len(d.model)-1-int(num-3)/2].id }
 
-// checkPicked reads all matches with bulkPage.
+// checkPicked reads all matches in ascending order, as bulk runs do.
 func (d *allDeliveries) checkPicked(name string, q *webhook.ListQuery) {
 	var picked []string
 	for at, more := int64(0), true; more; {
 		var nums []int64
-		var err error
 		before := at
-		if nums, at, more, err = d.s.bulkPage(d.t.Context(), q, at, d.model[0].num); err != nil || more && at <= before {
+		query := *q
+		query.Size = 50
+		f, err := d.s.Deliveries().DeliveryFeed(d.t.Context(), "", "", webhook.AllDeliveryList, &query)
+		must(d.t, err)
+		f.Low = max(f.Low, at)
+		err = db(d.s).View(d.t.Context(), func(v *sqlite.View) error {
+			nums, at, more, err = f.Walk(v, false, list.Start(false))
+			return err
+		})
+		if err != nil || more && at <= before {
 			d.t.Fatalf("%s: read from %d to %d (%v)", name, before, at, err)
 		}
 		for _, num := range nums {
@@ -282,25 +295,6 @@ func (d *allDeliveries) checkPicked(name string, q *webhook.ListQuery) {
 	}
 }
 
-// readPages reads a list to its end, at most limit pages, and returns the id of each row.
-// Afterwards the query's cursor is "".
-func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int,
-	page func(context.Context, *webhook.ListQuery) ([]T, string, error), id func(T) string) (ids []string) {
-	t.Helper()
-	for pages := 0; ; pages++ {
-		rows, next, err := page(t.Context(), q)
-		if err != nil || len(rows) > q.Size || pages > most {
-			t.Fatalf("%s: page %d has %d rows (%v)", name, pages, len(rows), err)
-		}
-		for _, row := range rows {
-			ids = append(ids, id(row))
-		}
-		if q.Cursor = next; next == "" {
-			return ids
-		}
-	}
-}
-
 // Random lists over all programs match a simple model, with limits so small that every path is
 // taken.
 func TestAllDeliveriesAgainstAModel(t *testing.T) {
@@ -308,7 +302,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 	for i, limits := range []list.Limits{{Set: 4, Scan: 6, CostlyScan: 3}, {Set: 1000, Scan: 100, CostlyScan: 100},
 		{Set: 20, Scan: 20, CostlyScan: 20}} {
 		d := newAllDeliveries(t, seed.New(first+uint64(i)))
-		d.s.lists.Limits = limits
+		*limitsOf(d.s) = limits
 		for walk := range 150 {
 			raw := d.randomQuery()
 			if walk < 4 { // few of one kind, read as a set, with many of the others, read by an index
@@ -329,11 +323,11 @@ func TestDeliveriesOfTooManyStreams(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	var want []string
-	for range listSubscriptions/2 + 1 {
+	for range record.ListSubscriptions/2 + 1 {
 		sub := subscribe(t, s, "p", "content_updated")
 		for _, status := range []int{404, 410} {
 			publish(t, s, "p", "content_updated")
-			c := form(t, s, queue(t, s, sub.ID), 1)
+			c := form(t, s, sub.ID, 1)
 			_, err := s.Queues().Record(c, &webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: status},
 				webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}, webhook.HealthPolicy{})
 			must(t, err)
@@ -358,7 +352,7 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 	subscribe(t, s, "q", "content_updated")
 	more := func(from, to int) {
 		t.Helper()
-		err := s.writer.do(func(tx *tx) error {
+		err := write(s, func(tx *sqlite.Tx) error {
 			if err := tx.Exec("CREATE TEMP TABLE one AS SELECT * FROM subscriptions WHERE id = ?", first.ID); err != nil {
 				return err
 			}
@@ -383,14 +377,14 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", raw, err, want)
 		}
 	}
-	more(0, maxNamed-2)
+	more(0, record.MaxNamed-2)
 	list("filter[subscription_url]=partner", "")
-	more(maxNamed-2, maxNamed-1)
+	more(record.MaxNamed-2, record.MaxNamed-1)
 	list("filter[subscription_url]=partner", "matches more than 1000 subscriptions; use a longer part")
 	list("filter[subscription_url]=partner&filter[program_id]=q", "")
 	list("filter[subscription_url]=partner&filter[subscription_id]="+first.ID, "")
 	list("filter[subscription_url]=nowhere", "")
-	more(maxNamed-1, namedAmong)
+	more(record.MaxNamed-1, record.NamedAmong)
 	list("filter[subscription_url]=nowhere", "cannot be searched in more than 10000 subscriptions")
 	list("filter[subscription_url]=nowhere&filter[program_id]=q", "")
 }

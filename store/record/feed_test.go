@@ -1,4 +1,4 @@
-package store
+package record_test
 
 import (
 	"context"
@@ -7,7 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"service/store/list"
+	"service/store"
+	"service/store/record"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -19,7 +21,7 @@ type testedFeed struct {
 	newer func(context.Context, *webhook.ListQuery) (string, error)
 }
 
-func feeds(s *Store) []testedFeed {
+func feeds(s *store.Store) []testedFeed {
 	return []testedFeed{
 		{"events of all", webhook.EventList, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
 			all, next, err := s.Events().PageAll(ctx, q)
@@ -31,13 +33,13 @@ func feeds(s *Store) []testedFeed {
 		}, func(ctx context.Context, q *webhook.ListQuery) (string, error) { return s.Events().Newer(ctx, "p", q) }},
 		{"subscriptions of all", webhook.AllSubscriptionList, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
 			all, next, err := s.Subscriptions().PageAll(ctx, "", q)
-			return idsOf(all, func(u *SubscriptionSummary) string { return u.ID }), next, err
+			return idsOf(all, func(u *record.SubscriptionSummary) string { return u.ID }), next, err
 		}, func(ctx context.Context, q *webhook.ListQuery) (string, error) {
 			return s.Subscriptions().Newer(ctx, "", q)
 		}},
 		{"subscriptions", webhook.AllSubscriptionList, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
 			all, next, err := s.Subscriptions().PageAll(ctx, "q", q)
-			return idsOf(all, func(u *SubscriptionSummary) string { return u.ID }), next, err
+			return idsOf(all, func(u *record.SubscriptionSummary) string { return u.ID }), next, err
 		}, func(ctx context.Context, q *webhook.ListQuery) (string, error) {
 			return s.Subscriptions().Newer(ctx, "q", q)
 		}},
@@ -49,19 +51,17 @@ func feeds(s *Store) []testedFeed {
 }
 
 // fillFeeds adds some rows to every feed.
-func fillFeeds(t *testing.T, s *Store) {
+func fillFeeds(t *testing.T, s *store.Store) {
 	t.Helper()
 	for i := range 5 {
 		p := [...]string{"p", "q"}[i%2]
 		publish(t, s, p, "content_updated")
 		url := fmt.Sprintf("https://host%d.example/in", i)
-		if _, _, err := s.Subscriptions().Create(t.Context(), p, "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}},
-			0); err != nil {
-			t.Fatal(err)
-		}
-		mustWrite(t, s, func(w Write) error {
+		_, _, err := storetest.CreateSubscription(t.Context(), s, p, "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{"ping"}})
+		must(t, err)
+		must(t, s.Write(t.Context(), func(w store.Write) error {
 			return w.Audit(webhook.AuditEntry{Admin: "ana@example.com", Action: webhook.ActionEventPublish, ProgramID: p})
-		})
+		}))
 	}
 }
 
@@ -124,17 +124,6 @@ func (f *testedFeed) walkBack(t *testing.T, q *webhook.ListQuery, forth []string
 			t.Errorf("the page before %v is %v, want it to end with %s", here, before, forth[at-1])
 		}
 		here = before
-	}
-}
-
-// Adjacent ids may differ in both halves.
-func TestAdjacentID(t *testing.T) {
-	low, high := "00000000-0000-0001-ffff-ffffffffffff", "00000000-0000-0002-0000-000000000000"
-	if got := list.AdjacentID(low, false); got != high {
-		t.Errorf("after %s: got %s, want %s", low, got, high)
-	}
-	if got := list.AdjacentID(high, true); got != low {
-		t.Errorf("before %s: got %s, want %s", high, got, low)
 	}
 }
 

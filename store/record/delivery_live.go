@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"context"
@@ -23,12 +23,12 @@ type Arrivals struct {
 func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after int64, limit int) (a Arrivals, err error) {
 	query := *q
 	query.Size = s.lists.Limits.Scan
-	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
+	f, err := s.DeliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
 	if err != nil {
 		return Arrivals{Newest: after}, err
 	}
 	err = s.view(ctx, func(v *view) error {
-		if err := v.Scan(selectNewestNum, nil, &a.Newest); err != nil || a.Newest <= after {
+		if err := v.Scan(SelectNewestNum, nil, &a.Newest); err != nil || a.Newest <= after {
 			a.Newest = max(a.Newest, after)
 			return err
 		}
@@ -54,7 +54,7 @@ func (s Deliveries) UpTo(ctx context.Context, q *webhook.ListQuery, num int64,
 	limit int) (page []webhook.Delivery, nums []int64, err error) {
 	query := *q
 	query.Size = limit
-	f, err := s.deliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
+	f, err := s.DeliveryFeed(ctx, "", "", webhook.AllDeliveryList, &query)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -86,7 +86,7 @@ const selectNumOf = "SELECT num FROM deliveries WHERE id = ?"
 // a delivery.
 func (s Deliveries) Behind(ctx context.Context, q *webhook.ListQuery, id string) (string, error) {
 	var num int64
-	if err := s.db.Scan(ctx, selectNumOf, []any{shortID(id)}, &num); err != nil {
+	if err := s.lists.DB.Scan(ctx, selectNumOf, []any{ShortID(id)}, &num); err != nil {
 		return "", sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}
 	scope := list.Scope{List: "deliveries", Selection: webhook.AllDeliveryList.Selection(q)}

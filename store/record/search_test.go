@@ -1,9 +1,11 @@
-package store
+package record_test
 
 import (
 	"context"
 	"testing"
 
+	"service/store/record"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -12,13 +14,13 @@ func TestFind(t *testing.T) {
 	url, active, names := "https://example.com/", true, []string{"user_created"}
 	var tokens []webhook.Token
 	for _, program := range []string{"a", "b"} {
-		token, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: program, UserID: "1", Scopes: webhook.Scopes()})
+		token, _, err := storetest.CreateToken(ctx, s, webhook.NewToken{ProgramID: program, UserID: "1", Scopes: webhook.Scopes()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tokens = append(tokens, token)
 	}
-	sub, _, err := s.Subscriptions().Create(ctx, "a", "1", &webhook.SubscriptionFields{URL: &url, Active: &active, Events: &names}, 0)
+	sub, _, err := storetest.CreateSubscription(ctx, s, "a", "1", &webhook.SubscriptionFields{URL: &url, Active: &active, Events: &names})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,16 +34,16 @@ func TestFind(t *testing.T) {
 	for _, tt := range []struct {
 		prefix string
 		limit  int
-		want   []Found
+		want   []record.Found
 	}{
 		{"", 5, nil},
 		{"%", 5, nil},
 		{"_", 5, nil},
 		{"e", 5, nil},
-		{tokens[0].ID, 5, []Found{{FoundToken, tokens[0].ID, "a"}}},
-		{sub.ID, 5, []Found{{FoundSubscription, sub.ID, "a"}}},
-		{"FFFFFFFF", 5, []Found{{FoundEvent, eventID, "a"}, {FoundEvent, eventID, "b"}}},
-		{"ff", 1, []Found{{FoundEvent, eventID, "a"}}},
+		{tokens[0].ID, 5, []record.Found{{record.FoundToken, tokens[0].ID, "a"}}},
+		{sub.ID, 5, []record.Found{{record.FoundSubscription, sub.ID, "a"}}},
+		{"FFFFFFFF", 5, []record.Found{{record.FoundEvent, eventID, "a"}, {record.FoundEvent, eventID, "b"}}},
+		{"ff", 1, []record.Found{{record.FoundEvent, eventID, "a"}}},
 		{eventID + "0", 5, nil},
 	} {
 		got, err := s.Search().Prefix(ctx, tt.prefix, tt.limit)
@@ -59,7 +61,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	// Creating a subscription creates a ping. All ids have the same time prefix.
-	kinds := make(map[FoundKind]int)
+	kinds := make(map[record.FoundKind]int)
 	all, err := s.Search().Prefix(ctx, sub.ID[:4], 10)
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +69,7 @@ func TestFind(t *testing.T) {
 	for _, f := range all {
 		kinds[f.Kind]++
 	}
-	if kinds[FoundDelivery] != 1 || kinds[FoundSubscription] != 1 || kinds[FoundToken] != 2 {
+	if kinds[record.FoundDelivery] != 1 || kinds[record.FoundSubscription] != 1 || kinds[record.FoundToken] != 2 {
 		t.Errorf("got %v", kinds)
 	}
 	ids, err := s.Programs().IDs(ctx, 1)

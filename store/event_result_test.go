@@ -1,0 +1,70 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"service/webhook"
+)
+
+// The result of an event counts each subscription once: as delivered if one of its deliveries was,
+// even if a newer one is not, else by its newest delivery. It also counts the subscriptions that have
+// not reached the event yet.
+func TestEventResults(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	program(t, s, "q")
+	var subs []webhook.Subscription
+	for range 5 {
+		subs = append(subs, subscribe(t, s, "p", "content_updated"))
+	}
+	subscribe(t, s, "p", "channel_created")
+	first := publish(t, s, "p", "content_updated", "content_deleted")
+	for i, status := range []int{200, 404, 503, 200} {
+		c := send(t, s, queue(t, s, subs[i].ID), status)
+		if i == 3 {
+			if _, err := s.Deliveries().Redeliver(t.Context(), "p", subs[i].ID, c.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	other := publish(t, s, "q", "content_updated")
+	second := publish(t, s, "p", "content_updated")
+	events := slices.Concat(second, other, first)
+	events[1].ProgramID = "q"
+	for _, i := range []int{0, 2, 3} {
+		events[i].ProgramID = "p"
+	}
+	got, err := s.Events().Results(t.Context(), events)
+	want := []EventResult{
+		{Waiting: 5}, {},
+		{Delivered: 2, Failed: 1, Retrying: 1, Waiting: 1}, {},
+	}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+
+	// A deleted subscription does not retry.
+	if _, err := s.Subscriptions().Delete(t.Context(), "p", subs[2].ID); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
+		got[0] != (EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
+		t.Errorf("after a subscription was deleted: %+v, %v", got, err)
+	}
+
+	// Deliveries that retention has removed were accepted.
+	for _, statement := range []string{
+		"DELETE FROM delivery_events WHERE delivery IN (SELECT num FROM deliveries WHERE subscription_id = '" + subs[0].ID + "')",
+		fmt.Sprintf("INSERT INTO delivered VALUES ('%s', 'content_updated', %d, %d)", subs[0].ID, first[0].Seq, first[0].Seq),
+	} {
+		must(t, s.Write(t.Context(), func(w Write) error { return w.t.Exec(statement) }))
+	}
+	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
+		got[0] != (EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
+		t.Errorf("after deliveries were removed: %+v, %v", got, err)
+	}
+}

@@ -1,0 +1,41 @@
+package record
+
+import (
+	"bytes"
+	"time"
+
+	"service/store/dictionary"
+	"service/webhook"
+)
+
+const EventColumns = "seq, id, name, received_at, json"
+
+// ScanEvent reads a row of eventColumns.
+func ScanEvent(ds *dictionary.Set, programID string, scan func(...any) error) (webhook.Event, error) {
+	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
+	var received int64
+	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON)
+	if err == nil {
+		e.JSON, err = ds.Unpack(e.ID, e.JSON)
+	}
+	e.ReceivedAt = time.UnixMilli(received).UTC()
+	e.Timestamp = timestamp(e.JSON)
+	return e, err
+}
+
+// timestamp returns the timestamp from the JSON of an event, where it follows the id (see
+// webhook.Catalog.NewEvent).
+func timestamp(json []byte) string {
+	const before = len(`{"id":"00000000-0000-0000-0000-000000000000","timestamp":"`)
+	if len(json) < before {
+		return ""
+	}
+	value, _, _ := bytes.Cut(json[before:], []byte{'"'})
+	return string(value)
+}
+
+// ExaminedSeqs is how far queries look into the log for events that a filter lets pass.
+const ExaminedSeqs = "1000"
+
+// PassesFilter is true of an event e that the filter of the interest i lets pass.
+const PassesFilter = "CASE WHEN i.filter IS NULL THEN 1 ELSE event_matches(i.filter, e.id, e.json) END"

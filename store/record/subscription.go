@@ -1,0 +1,49 @@
+package record
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+const SubscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
+	"authorization_header IS NOT NULL, header_names, filters, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
+	"max_per_second, coalesce(max_events, 0), " +
+	"(SELECT failing_reason FROM failures f WHERE f.subscription_id = subscriptions.id), " +
+	"(SELECT failing_since FROM failures f WHERE f.subscription_id = subscriptions.id), " +
+	"(SELECT next_probe_at FROM failures f WHERE f.subscription_id = subscriptions.id)"
+
+// parseFilters reads the stored filters of a subscription.
+func parseFilters(text sql.NullString) (f webhook.Filters, err error) {
+	if text.Valid {
+		err = json.Unmarshal([]byte(text.String), &f)
+	}
+	return f, err
+}
+
+func ScanSubscription(scan func(...any) error) (sub webhook.Subscription, err error) {
+	var names, headers string
+	var created, updated int64
+	var deleted, since, probe sql.NullInt64
+	var reason, failing, filters sql.NullString
+	var rate sql.NullFloat64
+	err = scan(&sub.ID, &sub.ProgramID, &sub.URL, &sub.Active, &sub.Description, &names, &sub.Ordered, &sub.MaxInFlight,
+		&sub.HasAuthorizationHeader, &headers, &filters, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
+		&rate, &sub.MaxEvents, &failing, &since, &probe)
+	if err != nil {
+		return sub, err
+	}
+	sub.CreatedAt, sub.UpdatedAt, sub.DeletedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC(), sqlite.FromMillis(deleted)
+	sub.DisabledReason, sub.MaxPerSecond = reason.String, rate.Float64
+	if sub.Status == webhook.HealthFailing {
+		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), sqlite.FromMillis(since),
+			sqlite.FromMillis(probe)
+	}
+	var unreadable error
+	sub.Filters, unreadable = parseFilters(filters)
+	return sub, errors.Join(unreadable, json.Unmarshal([]byte(names), &sub.Events), json.Unmarshal([]byte(headers), &sub.HeaderNames))
+}

@@ -14,6 +14,7 @@ import (
 
 	"service/internal/move"
 	"service/store"
+	"service/store/doctor"
 	"service/webhook"
 )
 
@@ -33,7 +34,7 @@ type OwnerConfig struct {
 	CatalogErr error  // what is wrong with the files of the event types
 
 	SetupLink     func(context.Context) (string, error) // returns a new one-time URL that creates the first admin
-	Examine       func(context.Context) []store.Finding
+	Examine       func(context.Context) []doctor.Finding
 	AdminsChanged func(email string)             // called after an admin was created or got a new password
 	Standbys      func(context.Context) []string // hosts of the standbys that run
 	Retention     time.Duration                  // how long events are kept
@@ -209,7 +210,7 @@ type StandbyOwner struct {
 	// Promote makes the standby take over, with force even if the primary is alive. It returns
 	// the time of the newest change that the standby has.
 	Promote func(ctx context.Context, force bool, progress func(string)) (time.Time, error)
-	Examine func() []store.Finding
+	Examine func() []doctor.Finding
 	Refusal func() string // describes the standby, to commands that need the primary
 	Logger  *slog.Logger
 }

@@ -39,7 +39,7 @@ type testbed struct {
 	done chan error
 	now  func() time.Time // the wall clock; nil for the bubble's
 
-	retention store.Retention // for how much of a jump of the wall clock counts
+	retention webhook.Retention // for how much of a jump of the wall clock counts
 
 	entered func(from, to phase)                        // learns of each change of a queue's phase; nil for none
 	fault   func(query string, write bool) sqlite.Fault // makes statements of the store fail; nil for none

@@ -136,7 +136,7 @@ func TestRetentionWithDeliveries(t *testing.T) {
 		runInBubble(t, cfg, func(w *testbed) {
 			ctx, cancel := context.WithCancel(context.Background())
 			done := make(chan error)
-			go func(s *store.Store) { done <- s.Retain(ctx, store.Retention{All: 10 * time.Hour}) }(w.d.store)
+			go func(s *store.Store) { done <- s.Retain(ctx, webhook.Retention{All: 10 * time.Hour}) }(w.d.store)
 			r := newRetentionTest(w, seed.New(n))
 			for range 100 {
 				time.Sleep(time.Duration(r.rnd.IntN(40)) * time.Minute)
@@ -159,7 +159,7 @@ func TestOrderedContinuesAfterExpiry(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error)
-		go func(s *store.Store) { done <- s.Retain(ctx, store.Retention{All: time.Hour}) }(w.d.store)
+		go func(s *store.Store) { done <- s.Retain(ctx, webhook.Retention{All: time.Hour}) }(w.d.store)
 		r := w.subscriber(respondWith(200, 500, 500, 500, 500, 200))
 		ordered := true
 		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"time"
 
-	"service/store"
 	"service/store/storetest"
 	"service/webhook"
 )
@@ -18,8 +17,8 @@ var simulatedRetentions = [...]time.Duration{
 
 // simulatedRetention returns a retention. Every other one removes successful
 // deliveries sooner than the rest.
-func simulatedRetention(n int) store.Retention {
-	keep := store.Retention{All: simulatedRetentions[n]}
+func simulatedRetention(n int) webhook.Retention {
+	keep := webhook.Retention{All: simulatedRetentions[n]}
 	if n%2 == 0 {
 		keep.Delivered = max(keep.All/60, time.Second)
 	}
@@ -109,7 +108,7 @@ func (s *simulation) quiet() bool {
 }
 
 // runRetention starts one run of retention, and returns when it will have ended.
-func (s *simulation) runRetention(keep store.Retention) time.Duration {
+func (s *simulation) runRetention(keep webhook.Retention) time.Duration {
 	delivered := keep.All
 	if keep.Delivered > 0 {
 		delivered = keep.Delivered

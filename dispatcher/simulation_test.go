@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"service/store"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -137,7 +136,7 @@ func play(t *testing.T, dir string, p *plan, seen *tally) (found *violation) {
 		s := &simulation{testbed: w, plan: p, seen: seen, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(),
 			changes: newExternalChanges(), limits: make(map[string]programLimit)}
 		w.entered = seen.enter
-		w.fault, w.now, w.retention = s.faults.fault, s.wall, store.Retention{All: 2 * simulatedStep}
+		w.fault, w.now, w.retention = s.faults.fault, s.wall, webhook.Retention{All: 2 * simulatedStep}
 		if p.Lease {
 			w.dial = p.Dial
 		}

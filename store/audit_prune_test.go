@@ -119,7 +119,7 @@ func TestAuditRetentionIsRare(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- s.Retain(ctx, Retention{All: 48 * time.Hour, Audit: 96 * 24 * time.Hour}) }()
+		go func() { done <- s.Retain(ctx, webhook.Retention{All: 48 * time.Hour, Audit: 96 * 24 * time.Hour}) }()
 		for range 120 * 4 {
 			recordKey(t, s)
 			time.Sleep(6 * time.Hour)

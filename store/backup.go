@@ -78,7 +78,7 @@ func (s *core) snapshot(ctx context.Context, copies int) (_ *Snapshot, err error
 // freeRoom returns the free bytes on the disk of the data directory, and how many of them must
 // stay free for events.
 func (s *core) freeRoom() (room, minFree int64, err error) {
-	if room, minFree, _ = s.disk.check(s.scanNow); minFree == 0 {
+	if room, minFree, _ = s.disk.Check(s.scanNow); minFree == 0 {
 		room, _, err = durable.FreeSpace(s.dir)
 	}
 	return room, minFree, err

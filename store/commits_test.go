@@ -13,6 +13,7 @@ import (
 
 	"service/store/commits"
 	"service/store/datadir"
+	"service/store/doctor"
 )
 
 // counted returns the commit count in the file of a data directory.
@@ -40,11 +41,11 @@ func TestMissingCommits(t *testing.T) {
 	if err := open(); !errors.Is(err, commits.ErrMissing) || !strings.Contains(err.Error(), "has 0 of ") {
 		t.Errorf("without the WAL: got %v, want %v", err, commits.ErrMissing)
 	}
-	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
+	found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute)
 	must(t, err)
 	missing := false
 	for _, f := range found {
-		missing = missing || f.Check == checkDatabase && f.Level == LevelFail && strings.Contains(f.Detail, commits.ErrMissing.Error())
+		missing = missing || f.Check == "database" && f.Level == doctor.LevelFail && strings.Contains(f.Detail, commits.ErrMissing.Error())
 	}
 	if !missing {
 		t.Errorf("Examine does not report the missing commits: %+v", found)
@@ -79,10 +80,10 @@ func TestOrphanedWAL(t *testing.T) {
 	if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
 		t.Errorf("the refused Open changed files: %s", diff)
 	}
-	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
+	found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute)
 	must(t, err)
-	if !slices.ContainsFunc(found, func(f Finding) bool {
-		return f.Check == checkDatabase && f.Level == LevelFail && strings.Contains(f.Detail, path+"-wal")
+	if !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+		return f.Check == "database" && f.Level == doctor.LevelFail && strings.Contains(f.Detail, path+"-wal")
 	}) {
 		t.Errorf("Examine does not report the WAL without a database: %+v", found)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -18,47 +19,6 @@ import (
 // published, and subscriptions that request it. The leader of the writer owns it.
 type typeUses map[int64]uint64
 
-// UnusedType is an event type in the database that is not in the catalog.
-type UnusedType struct {
-	Name   string
-	Reason string // why, as a sentence without a full stop
-}
-
-const selectEventTypes = "SELECT id, name, revision, created_at, updated_at, schema FROM event_types ORDER BY name"
-
-// readEventTypes adds the event types of the database to a catalog with those of the binary
-// and of files, which take precedence. It returns those that it could not add.
-func readEventTypes(ctx context.Context, each sqlite.EachRow, catalog *webhook.Catalog) (unused []UnusedType, err error) {
-	err = each(selectEventTypes, nil, func(scan func(...any) error) error {
-		var id, revision, created, updated int64
-		var name, schema string
-		if err := scan(&id, &name, &revision, &created, &updated, &schema); err != nil {
-			return err
-		}
-		if other, ok := catalog.Type(name); ok {
-			reason := "a built-in event type of this version has the same name"
-			if other.Source == webhook.SourceFile {
-				reason = "the file event_types/" + name + ".json has the same name"
-			}
-			unused = append(unused, UnusedType{name, reason})
-			return nil
-		}
-		t, invalid := webhook.NewEventType(ctx, name, []byte(schema))
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if invalid != nil {
-			unused = append(unused, UnusedType{name, "its schema cannot be used: " + invalid.Error()})
-			return nil
-		}
-		t.ID, t.Revision = id, revision
-		t.CreatedAt, t.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
-		catalog.Set(t)
-		return nil
-	})
-	return unused, err
-}
-
 // openEventTypes completes the catalog, and logs what it cannot use.
 func (s *core) openEventTypes(ctx context.Context) error {
 	if s.catalog == nil {
@@ -66,7 +26,7 @@ func (s *core) openEventTypes(ctx context.Context) error {
 	}
 	_, each := s.db.Reads(ctx)
 	var err error
-	s.unusedTypes, err = readEventTypes(ctx, each, s.catalog)
+	s.unusedTypes, err = record.ReadEventTypes(ctx, each, s.catalog)
 	for _, u := range s.unusedTypes {
 		s.logger.Warn("event type created over the API is not used", "name", u.Name, "reason", u.Reason)
 	}
@@ -198,7 +158,7 @@ func (w EventTypeWrites) Create(t *webhook.EventType, by webhook.AuditEntry) err
 // version cannot use its schema, so that it may be replaced. The slice does not change after
 // Open.
 func (s *core) isUnused(name string) bool {
-	return slices.ContainsFunc(s.unusedTypes, func(u UnusedType) bool { return u.Name == name }) && !s.catalog.Has(name)
+	return slices.ContainsFunc(s.unusedTypes, func(u record.UnusedType) bool { return u.Name == name }) && !s.catalog.Has(name)
 }
 
 // Delete deletes an event type and returns it. check is called before anything is written, and

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"service/store/doctor"
+	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -218,7 +220,7 @@ func TestUnusedEventTypes(t *testing.T) {
 	}
 	warned := func() (all []string) {
 		for _, f := range s.Examine(t.Context(), 0) {
-			if f.Check == checkEventTypes {
+			if f.Check == "event types over the API" {
 				all = append(all, string(f.Level)+" "+f.Detail)
 			}
 		}
@@ -247,9 +249,9 @@ func TestUnusedEventTypes(t *testing.T) {
 		t.Errorf("the examination finds %q", got)
 	}
 	must(t, s.Close())
-	found, err := Examine(t.Context(), Config{Dir: dir, Catalog: webhook.NewCatalog(et)}, 0)
-	if err != nil || !slices.ContainsFunc(found, func(f Finding) bool {
-		return f.Check == checkEventTypes && strings.Contains(f.Detail, "order.shipped")
+	found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir, Catalog: webhook.NewCatalog(et)}, 0)
+	if err != nil || !slices.ContainsFunc(found, func(f doctor.Finding) bool {
+		return f.Check == "event types over the API" && strings.Contains(f.Detail, "order.shipped")
 	}) {
 		t.Errorf("without a server: got %+v, %v", found, err)
 	}
@@ -343,7 +345,7 @@ func TestEventTypesAreReplicated(t *testing.T) {
 		t.Helper()
 		found, err := webhook.LoadCatalog()
 		must(t, err)
-		if _, err := readEventTypes(t.Context(), each, found); err != nil {
+		if _, err := record.ReadEventTypes(t.Context(), each, found); err != nil {
 			t.Errorf("%s: %v", where, err)
 		}
 		want, _ := catalog.Type("order.shipped")

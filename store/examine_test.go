@@ -12,9 +12,13 @@ import (
 	"time"
 
 	"service/store/datadir"
+	"service/store/doctor"
 	"service/store/keyring"
 	"service/store/sqlite"
 )
+
+// levels are those of findings by check.
+type levels = map[string]doctor.Level
 
 // TestExamineDir makes one change at a time to a data directory, and checks that only the
 // matching check reports it. Open also refuses a newer schema and names both versions.
@@ -29,41 +33,41 @@ func TestExamineDir(t *testing.T) {
 		name   string
 		open   func(t *testing.T, s *Store)   // called with the open store
 		closed func(t *testing.T, dir string) // called after Close
-		want   map[string]Level               // levels other than OK, except for admins
+		want   levels                         // levels other than OK, except for admins
 		detail string                         // part of the finding's detail
 		opens  bool                           // Open succeeds
 	}{
 		{name: "no change", opens: true},
-		{name: "readable directory", closed: chmod("", 0o755), want: map[string]Level{checkDirectory: LevelWarn}, detail: "mode 0755",
+		{name: "readable directory", closed: chmod("", 0o755), want: levels{"data directory": doctor.LevelWarn}, detail: "mode 0755",
 			opens: true},
-		{name: "readable database", closed: chmod(datadir.Database, 0o644), want: map[string]Level{checkDirectory: LevelWarn},
+		{name: "readable database", closed: chmod(datadir.Database, 0o644), want: levels{"data directory": doctor.LevelWarn},
 			detail: "service.db is readable", opens: true},
-		{name: "readable key", closed: chmod(keyring.FileName, 0o644), want: map[string]Level{checkKey: LevelFail}, detail: "mode 0644"},
+		{name: "readable key", closed: chmod(keyring.FileName, 0o644), want: levels{"secret key": doctor.LevelFail}, detail: "mode 0644"},
 		{name: "missing key", closed: func(t *testing.T, dir string) { must(t, os.Remove(filepath.Join(dir, keyring.FileName))) },
-			want: map[string]Level{checkKey: LevelFail}, detail: "is missing: it is the key of the secrets in this database; put it back"},
+			want: levels{"secret key": doctor.LevelFail}, detail: "is missing: it is the key of the secrets in this database; put it back"},
 		{name: "wrong key", closed: func(t *testing.T, dir string) {
 			must(t, os.WriteFile(filepath.Join(dir, keyring.FileName), keyring.Format([]keyring.Key{keyring.NewKey()}), 0o600))
-		}, want: map[string]Level{checkKey: LevelFail}, detail: "does not contain the key"},
+		}, want: levels{"secret key": doctor.LevelFail}, detail: "does not contain the key"},
 		{name: "two keys", closed: func(t *testing.T, dir string) {
 			f, err := os.OpenFile(filepath.Join(dir, keyring.FileName), os.O_APPEND|os.O_WRONLY, 0)
 			must(t, err)
 			_, err = f.Write(keyring.Format([]keyring.Key{keyring.NewKey()}))
 			must(t, errors.Join(err, f.Close()))
-		}, want: map[string]Level{checkKey: LevelWarn}, detail: "a rotation is incomplete", opens: true},
+		}, want: levels{"secret key": doctor.LevelWarn}, detail: "a rotation is incomplete", opens: true},
 		{name: "newer schema", open: func(t *testing.T, s *Store) { write(t, s, "PRAGMA user_version = 9999") },
-			want: map[string]Level{checkSchema: LevelFail}, detail: "schema 9999, but this binary supports schemas up to "},
+			want: levels{"schema": doctor.LevelFail}, detail: "schema 9999, but this binary supports schemas up to "},
 		{name: "clock set back", open: func(t *testing.T, s *Store) {
 			write(t, s, "UPDATE settings SET value = ? WHERE name = 'clock'", fmt.Append(nil, time.Now().Add(time.Hour).UnixMilli()))
 			s.writer.running = false // so that Close does not save the clock
-		}, want: map[string]Level{checkClockSaved: LevelWarn}, detail: " behind the time at which", opens: true},
+		}, want: levels{"clock since last run": doctor.LevelWarn}, detail: " behind the time at which", opens: true},
 		{name: "damaged page", closed: func(t *testing.T, dir string) {
 			f, err := os.OpenFile(filepath.Join(dir, datadir.Database), os.O_WRONLY, 0)
 			must(t, err)
 			_, err = f.WriteAt([]byte(strings.Repeat("damage", 2000)), 4096)
 			must(t, errors.Join(err, f.Close()))
-		}, want: map[string]Level{checkDatabase: LevelFail}},
+		}, want: levels{"database": doctor.LevelFail}},
 		{name: "empty database", closed: func(t *testing.T, dir string) { must(t, os.Truncate(filepath.Join(dir, datadir.Database), 0)) },
-			want: map[string]Level{checkDatabase: LevelFail}, detail: "the file is empty"},
+			want: levels{"database": doctor.LevelFail}, detail: "the file is empty"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -79,7 +83,7 @@ func TestExamineDir(t *testing.T) {
 				test.closed(t, dir)
 			}
 			before := listing(t, dir)
-			found, err := Examine(t.Context(), Config{Dir: dir, MinFreeDisk: 0}, time.Minute)
+			found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir, MinFreeDisk: 0}, time.Minute)
 			must(t, err)
 			compare(t, found, test.want, test.detail)
 			if after := listing(t, dir); after != before {
@@ -89,7 +93,7 @@ func TestExamineDir(t *testing.T) {
 			if (err == nil) != test.opens {
 				t.Errorf("Open: got %v, want success %v", err, test.opens)
 			}
-			if err != nil && test.want[checkSchema] != "" && !strings.Contains(err.Error(), "has schema 9999") {
+			if err != nil && test.want["schema"] != "" && !strings.Contains(err.Error(), "has schema 9999") {
 				t.Errorf("Open: %v", err)
 			}
 			if err == nil {
@@ -112,33 +116,33 @@ func TestExamineCountedTime(t *testing.T) {
 		must(t, s.writer.do(func(t *tx) error {
 			return t.Exec("INSERT INTO retention_marks VALUES (0, ?, 0, 0, 0)", time.Now().Add(-ahead).UnixMilli())
 		}))
-		compare(t, s.Examine(t.Context(), time.Minute), map[string]Level{checkCounted: LevelWarn}, detail)
+		compare(t, s.Examine(t.Context(), time.Minute), levels{"age of records": doctor.LevelWarn}, detail)
 		must(t, s.Close())
-		found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
+		found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute)
 		must(t, err)
-		compare(t, found, map[string]Level{checkCounted: LevelWarn}, detail)
+		compare(t, found, levels{"age of records": doctor.LevelWarn}, detail)
 	}
 }
 
 // compare compares findings with the expected levels other than OK.
-func compare(t *testing.T, found []Finding, want map[string]Level, detail string) {
+func compare(t *testing.T, found []doctor.Finding, want levels, detail string) {
 	t.Helper()
 	said := false
 	seen := make(map[string]bool)
 	for _, f := range found {
 		seen[f.Check] = true
-		level := LevelOK
+		level := doctor.LevelOK
 		if w, ok := want[f.Check]; ok {
 			level = w
 			said = said || strings.Contains(f.Detail, detail)
 		}
-		if f.Check == checkAdmins || f.Check == checkFileSystem || f.Check == checkReplicated && want[checkReplicated] == "" {
+		if f.Check == "admins" || f.Check == "file system" || f.Check == "replica" && want["replica"] == "" {
 			continue // depends on the machine, or not configured
 		}
 		if f.Level != level {
 			t.Errorf("%s: %s (%s), want %s", f.Check, f.Level, f.Detail, level)
 		}
-		if (f.Level == LevelOK) != (f.Advice == "") {
+		if (f.Level == doctor.LevelOK) != (f.Advice == "") {
 			t.Errorf("%s: %s has the advice %q", f.Check, f.Level, f.Advice)
 		}
 	}
@@ -157,36 +161,27 @@ func TestExamineStates(t *testing.T) {
 	before := syscall.Umask(0o077) // as in the binary
 	defer syscall.Umask(before)
 	dir := filepath.Join(t.TempDir(), "d")
-	found, err := Examine(t.Context(), Config{Dir: dir}, time.Minute)
+	found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute)
 	must(t, err)
-	compare(t, found, map[string]Level{checkDirectory: LevelWarn}, "does not exist")
+	compare(t, found, levels{"data directory": doctor.LevelWarn}, "does not exist")
 	must(t, os.Mkdir(dir, 0o700))
-	found, err = Examine(t.Context(), Config{Dir: dir}, time.Minute)
+	found, err = doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute)
 	must(t, err)
-	compare(t, found, map[string]Level{checkDatabase: LevelWarn}, "does not exist")
+	compare(t, found, levels{"database": doctor.LevelWarn}, "does not exist")
 
 	s, err := Open(t.Context(), Config{Dir: dir})
 	must(t, err)
-	if _, err := Examine(t.Context(), Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
+	if _, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
 		t.Errorf("directory in use: got %v, want %v", err, ErrLocked)
 	}
 	// The process that has it open can examine it.
 	compare(t, s.Examine(t.Context(), time.Minute), nil, "")
 	must(t, os.Chmod(filepath.Join(dir, keyring.FileName), 0o644))
-	compare(t, s.Examine(t.Context(), 0), map[string]Level{checkKey: LevelFail}, "mode 0644")
-	s.disk.min = 1 << 60
-	compare(t, s.Examine(t.Context(), 0)[2:], map[string]Level{checkDisk: LevelFail, checkKey: LevelFail, checkDatabase: LevelFail},
+	compare(t, s.Examine(t.Context(), 0), levels{"secret key": doctor.LevelFail}, "mode 0644")
+	s.disk.Min = 1 << 60
+	compare(t, s.Examine(t.Context(), 0)[2:], levels{"disk": doctor.LevelFail, "secret key": doctor.LevelFail, "database": doctor.LevelFail},
 		"MiB required")
 	must(t, s.Close())
-}
-
-func TestNewEnough(t *testing.T) {
-	for v, want := range map[string]bool{"3.51.3": true, "3.51.4": true, "3.52.0": true, "4.0.0": true, "3.51.2": false, "3.50.9": false,
-		"2.99.99": false, "": false, "3.x": false} {
-		if got := newEnough(v); got != want {
-			t.Errorf("newEnough(%q) = %v, want %v", v, got, want)
-		}
-	}
 }
 
 func chmod(name string, mode os.FileMode) func(*testing.T, string) {
@@ -210,57 +205,40 @@ func listing(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// TestExamineReplica checks the levels of all states of a replica, and examines one in a
-// directory.
+// TestExamineReplica examines the replica of a directory.
 func TestExamineReplica(t *testing.T) {
-	for _, test := range []struct {
-		y    ReplicaStatus
-		want Level
-	}{
-		{ReplicaStatus{State: ReplicaOff}, LevelWarn},
-		{ReplicaStatus{State: ReplicaOpening, Target: "s3://b"}, LevelWarn},
-		{ReplicaStatus{State: ReplicaRunning, Target: "s3://b"}, LevelOK},
-		{ReplicaStatus{State: ReplicaRunning, Target: "s3://b", Lag: replicaBehind + 1}, LevelWarn},
-		{ReplicaStatus{State: ReplicaFailing, Target: "s3://b", Err: "no bucket"}, LevelFail},
-	} {
-		var x examination
-		if x.replica(test.y); x[0].Level != test.want || !strings.Contains(x[0].Detail, test.y.Err) {
-			t.Errorf("%+v: got %v, want %s", test.y, x, test.want)
-		}
-	}
-
 	dir, target := filepath.Join(t.TempDir(), "d"), filepath.Join(t.TempDir(), "replica")
 	must(t, os.Mkdir(dir, 0o700))
-	reach := func(want Level, detail string) {
+	reach := func(want doctor.Level, detail string) {
 		t.Helper()
-		found, err := Examine(t.Context(), Config{Dir: dir, Replica: fileReplica(t, dir, target)}, time.Minute)
+		found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir, Replica: fileReplica(t, dir, target)}, time.Minute)
 		must(t, err)
 		last := found[len(found)-1]
-		if last.Check != checkReplicated || last.Level != want || !strings.Contains(last.Detail, detail) {
+		if last.Check != "replica" || last.Level != want || !strings.Contains(last.Detail, detail) {
 			t.Errorf("got %v, want %s and %q", last, want, detail)
 		}
 	}
-	reach(LevelWarn, "but empty")
+	reach(doctor.LevelWarn, "but empty")
 	r := openReplicated(t, dir, fileReplica(t, dir, target))
 	r.await("up to date", upToDate)
 	must(t, r.close())
-	reach(LevelOK, "its newest state is of "+time.Now().UTC().Format("2006-"))
+	reach(doctor.LevelOK, "its newest state is of "+time.Now().UTC().Format("2006-"))
 	must(t, os.RemoveAll(target))
 	must(t, os.WriteFile(target, nil, 0o600))
-	reach(LevelFail, "cannot be read (unreachable): ")
-	found, err := Examine(t.Context(), Config{Dir: dir, Replica: fileReplica(t, dir, target)}, time.Minute)
+	reach(doctor.LevelFail, "cannot be read (unreachable): ")
+	found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir, Replica: fileReplica(t, dir, target)}, time.Minute)
 	must(t, err)
 	if got := found[len(found)-1].Advice; !strings.Contains(got, "starts without the replica") {
 		t.Errorf("got advice %q with a database, want that the service starts", got)
 	}
 	empty := t.TempDir()
-	found, err = Examine(t.Context(), Config{Dir: empty, Replica: fileReplica(t, empty, target)}, time.Minute)
+	found, err = doctor.Examine(t.Context(), doctor.Config{Dir: empty, Replica: fileReplica(t, empty, target)}, time.Minute)
 	must(t, err)
 	if got := found[len(found)-1].Advice; !strings.Contains(got, "does not start until") {
 		t.Errorf("got advice %q without a database, want that the service does not start", got)
 	}
-	restores := func(f Finding) bool {
-		return f.Check == checkDatabase && strings.Contains(f.Advice, "restores it from the replica")
+	restores := func(f doctor.Finding) bool {
+		return f.Check == "database" && strings.Contains(f.Advice, "restores it from the replica")
 	}
 	if !slices.ContainsFunc(found, restores) {
 		t.Errorf("got %v without a database, want that the service restores it", found)

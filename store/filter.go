@@ -27,7 +27,7 @@ var parsed = sync.Pool{New: func() any { return new(webhook.Fields) }}
 // eventMatches is the SQL function event_matches: whether a filter, in its stored form, lets an event
 // pass.
 func (s *core) eventMatches(filter, id string, stored []byte) (bool, error) {
-	f, err := parseFilter(filter)
+	f, err := record.ParseFilter(filter)
 	if err != nil {
 		return false, err
 	}
@@ -39,11 +39,6 @@ func (s *core) eventMatches(filter, id string, stored []byte) (bool, error) {
 	defer parsed.Put(of)
 	of.Parse(event)
 	return f.Match(of), nil
-}
-
-func parseFilter(stored string) (*webhook.EventFilter, error) {
-	f := new(webhook.EventFilter)
-	return f, f.UnmarshalJSON([]byte(stored))
 }
 
 // Examined are the events of one name in a part of a log, for the filters of the queues that wait for

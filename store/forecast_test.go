@@ -3,114 +3,18 @@ package store
 import (
 	"testing"
 	"time"
+
+	"service/store/doctor"
+	"service/webhook"
 )
-
-// TestForecast covers databases of different ages on disks of different sizes.
-func TestForecast(t *testing.T) {
-	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	const (
-		mib  = 1 << 20
-		gib  = 1 << 30
-		base = emptyDatabase
-	)
-	thirty := Retention{All: 30 * day}
-	three := Retention{All: 30 * day, Delivered: 3 * day}
-	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	// A million events per day, of 1,000 bytes including deliveries and 600 without.
-	of := func(age time.Duration, events, used int64) Usage {
-		return Usage{At: now, Oldest: ago(age), Events: events, Recent: 1_000_000, File: used, Used: used, EventBytes: 600}
-	}
-	large := Disk{Free: 1 << 40, Size: 1 << 41, MinFree: 256 * mib}
-	for _, c := range []struct {
-		name string
-		u    Usage
-		d    Disk
-		keep Retention
-		want Forecast
-	}{
-		{"nothing was ever accepted", Usage{At: now, Empty: true, File: base, Used: base}, large, thirty, Forecast{Copy: base}},
-		{"an hour old", Usage{At: now, Begun: ago(time.Hour), Oldest: ago(time.Hour), Events: 10, Recent: 10, File: base, Used: base}, large,
-			thirty,
-			Forecast{KnownAt: now.Add(23 * time.Hour), Copy: base}},
-		{"no retention is known", of(10*day, 1, base), large, Retention{}, Forecast{Copy: base}},
-		{"ten days old", of(10*day, 10_000_000, base+10_000_000_000), large, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
-				Copy: base + 10_000_000_000}},
-		{"as old as it becomes", of(30*day, 30_000_000, base+30_000_000_000), large, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
-				Copy: base + 30_000_000_000}},
-		{"room for ten days more", of(10*day, 10_000_000, base+10_000_000_000), Disk{Free: 10_000_000_000 + gib, MinFree: gib}, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
-				Copy: base + 10_000_000_000, FullAt: now.Add(10 * day)}},
-		{"twice as much as before: what goes makes room for half of what comes", func() Usage {
-			u := of(30*day, 15_000_000, base+15_000_000_000)
-			return u
-		}(), Disk{Free: 5_000_000_000}, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
-				Copy: base + 15_000_000_000, FullAt: now.Add(10 * day)}},
-		{"deliveries go after three days", of(10*day, 10_000_000, base+6_000_000_000+3*400_000_000), large, three,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30*600_000_000 + 3*400_000_000, DayBytes: 600_000_000,
-				Copy: base + 7_200_000_000}},
-		{"nothing came yesterday", func() Usage { u := of(20*day, 10_000_000, base+10_000_000_000); u.Recent = 0; return u }(), large, thirty,
-			Forecast{Known: true, EventBytes: 1000, Size: base, Copy: base + 10_000_000_000}},
-		{"all of it is older than the retention", Usage{At: now, File: base + gib, Used: base}, large, thirty,
-			Forecast{Known: true, Size: base, Copy: base, Stuck: gib}},
-		{"a full disk", of(10*day, 10_000_000, base+10_000_000_000), Disk{Free: mib, MinFree: 256 * mib, Low: true}, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
-				Copy: base + 10_000_000_000, Full: true}},
-		{"a retention of an hour", Usage{At: now, Oldest: ago(59 * time.Minute), Events: 59_000, Recent: 60_000, File: base + 59_000_000,
-			Used: base + 59_000_000}, large, Retention{All: time.Hour},
-			Forecast{Known: true, EventsPerDay: 1_440_000, EventBytes: 1000, Size: base + 60_000_000, DayBytes: 1_440_000_000,
-				Copy: base + 59_000_000}},
-		{"free pages are used first", func() Usage { u := of(10*day, 10_000_000, base+10_000_000_000); u.File += 20_000_000_000; return u }(),
-			Disk{Free: mib, MinFree: mib}, thirty,
-			Forecast{Known: true, EventsPerDay: 1_000_000, EventBytes: 1000, Size: base + 30_000_000_000, DayBytes: 1_000_000_000,
-				Copy: base + 10_000_000_000, Stuck: 20_000_000_000}},
-	} {
-		got := forecast(c.u, c.d, c.keep)
-		near := func(a, b int64) bool { return max(a-b, b-a) <= 2+b/1_000_000 }
-		if got.Known != c.want.Known || !got.KnownAt.Equal(c.want.KnownAt) || got.Full != c.want.Full ||
-			got.FullAt.Sub(c.want.FullAt).Abs() > time.Minute ||
-			!near(got.EventsPerDay, c.want.EventsPerDay) || !near(got.EventBytes, c.want.EventBytes) || !near(got.Size, c.want.Size) ||
-			!near(got.DayBytes, c.want.DayBytes) ||
-			!near(got.Copy, c.want.Copy) || got.Stuck != c.want.Stuck {
-			t.Errorf("%s:\ngot  %+v\nwant %+v", c.name, got, c.want)
-		}
-	}
-}
-
-func TestForecastString(t *testing.T) {
-	full := time.Date(2027, 3, 4, 5, 6, 0, 0, time.UTC)
-	growing := Forecast{Copy: 1 << 20, Known: true, EventsPerDay: 5, Size: 2 << 20, DayBytes: 5 << 10}
-	filling, filled := growing, growing
-	filling.FullAt, filled.Full = full, true
-	for _, c := range []struct {
-		f    Forecast
-		want string
-	}{
-		{Forecast{Copy: 1 << 20}, "available a day after the first event; a full copy takes 1.0 MiB"},
-		{Forecast{Copy: 1 << 20, KnownAt: full}, "available from 2027-03-04T05:06:00.000Z; a full copy takes 1.0 MiB"},
-		{Forecast{Copy: 1 << 20, Known: true}, "no events in the last day, so the database is not growing; a full copy takes 1.0 MiB"},
-		{growing, "at 5 events per day the database grows to 2.0 MiB, and the disk does not fill up; " +
-			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
-		{filling, "at 5 events per day the database grows to 2.0 MiB, and the disk will be full on 4 March 2027; " +
-			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
-		{filled, "at 5 events per day the database grows to 2.0 MiB, and the disk is full; " +
-			"each additional day of retention costs 5.0 KiB; a full copy takes 1.0 MiB"},
-	} {
-		if got := c.f.String(); got != c.want {
-			t.Errorf("got  %s\nwant %s", got, c.want)
-		}
-	}
-}
 
 // Measurements are correct for logs with gaps and several programs, at a bounded cost.
 func TestMeasureUsage(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
-		s.retention = Retention{All: 10 * day}
-		measured := func() Usage {
+		s.retention = webhook.Retention{All: 10 * day}
+		measured := func() doctor.Usage {
 			reads := 0
-			u, err := measureUsage(func(query string, args []any, dest ...any) error {
+			u, err := doctor.MeasureUsage(func(query string, args []any, dest ...any) error {
 				reads++
 				return s.scanNow(query, args, dest...)
 			}, "", s.clock.Now(), s.retention)
@@ -153,7 +57,7 @@ func TestMeasureUsage(t *testing.T) {
 func TestForecastEventBytes(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	before, err := measureUsage(s.scanNow, "", time.Now(), Retention{All: day})
+	before, err := doctor.MeasureUsage(s.scanNow, "", time.Now(), webhook.Retention{All: day})
 	must(t, err)
 	const n = 20_000
 	for range n / 1000 {
@@ -163,7 +67,7 @@ func TestForecastEventBytes(t *testing.T) {
 		}
 		publish(t, s, "p", names...)
 	}
-	after, err := measureUsage(s.scanNow, "", time.Now(), Retention{All: day})
+	after, err := doctor.MeasureUsage(s.scanNow, "", time.Now(), webhook.Retention{All: day})
 	must(t, err)
 	if got, want := after.EventBytes, (after.Used-before.Used)/n; got < want*2/3 || got > want*3/2 {
 		t.Errorf("estimated %d bytes per event, want about %d", got, want)

@@ -30,7 +30,10 @@ type (
 		record.Events
 	}
 	// Figures are what the UI, the metrics and doctor say about the whole database.
-	Figures struct{ *core }
+	Figures struct {
+		*core
+		record.Figures
+	}
 	// Holds are the pause of deliveries after a restore.
 	Holds struct{ *core }
 	// Incidents are the subscriptions that fail or have failed.
@@ -91,7 +94,7 @@ func (s *Store) EventTypes() EventTypes { return EventTypes{s.core} }
 func (s *Store) Events() Events { return Events{s.core, record.Events{Reads: s.records}} }
 
 // Figures returns the handle of the figures of the whole database.
-func (s *Store) Figures() Figures { return Figures{s.core} }
+func (s *Store) Figures() Figures { return Figures{s.core, record.Figures{Reads: s.records}} }
 
 // Holds returns the handle of the pause after a restore.
 func (s *Store) Holds() Holds { return Holds{s.core} }

@@ -264,7 +264,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(inBackground(context.Background()), scrapeTime)
 	defer cancel()
 	var waiting, events int
-	err := s.db.Scan(ctx, selectWaitingTotal, []any{scrapeCount}, &waiting, &events)
+	err := s.db.Scan(ctx, record.SelectWaitingTotal, []any{scrapeCount}, &waiting, &events)
 	send(waitingDesc, prometheus.GaugeValue, float64(waiting), err)
 	send(upDesc, prometheus.GaugeValue, boolValue(err == nil), nil)
 

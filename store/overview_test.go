@@ -2,8 +2,6 @@ package store
 
 import (
 	"fmt"
-	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -56,7 +54,7 @@ func overviewSubscription(t *testing.T, s *Store, programID, url string, active 
 
 func TestTotals(t *testing.T) {
 	s, publish := overviewStore(t)
-	totals := func() Totals {
+	totals := func() record.Totals {
 		t.Helper()
 		got, err := s.Figures().Totals(t.Context())
 		if err != nil {
@@ -64,7 +62,7 @@ func TestTotals(t *testing.T) {
 		}
 		return got
 	}
-	if diff := cmp.Diff(Totals{}, totals()); diff != "" {
+	if diff := cmp.Diff(record.Totals{}, totals()); diff != "" {
 		t.Errorf("empty store (-want +got):\n%s", diff)
 	}
 
@@ -82,7 +80,7 @@ func TestTotals(t *testing.T) {
 	if c, _, err := s.Queues().claimDue(t.Context(), duePing(s, kept.ID)); err != nil || c == nil {
 		t.Fatalf("claim the ping: %v, %v", c, err)
 	}
-	want := Totals{
+	want := record.Totals{
 		Subscriptions: 2,
 		Waiting:       1, // the ping of the paused subscription; that of the deleted one has failed
 	}
@@ -198,45 +196,5 @@ func TestLastAttempts(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// planOfHidden reports whether a step of a plan belongs to the condition list.CanBeUsed.
-func planOfHidden(step string) bool {
-	return step == "USING INDEX sqlite_autoindex_program_states_1 FOR IN-OPERATOR"
-}
-
-// TestOverviewPlans checks that the queries of the overview scan no table, except up to a limit
-// or for the last row.
-func TestOverviewPlans(t *testing.T) {
-	s, _ := overviewStore(t)
-	for _, tt := range []struct {
-		query string
-		want  []string // the steps, in their order
-	}{
-		{selectSubscriptionTotal, []string{
-			"CO-ROUTINE (subquery-2)", "SCAN subscriptions USING INDEX subscriptions_by_program", "SCAN (subquery-2)"}},
-		{selectWaitingTotal, []string{
-			"CO-ROUTINE (subquery-2)", "SCAN deliveries USING INDEX deliveries_due", "SCAN (subquery-2)"}},
-		{selectNewestRow, []string{"SEARCH events"}},
-		{selectEventFrom, []string{"SEARCH events USING INTEGER PRIMARY KEY (rowid>?)"}},
-	} {
-		var got []string
-		args := []any{math.MaxInt32, nil}[:max(min(strings.Count(tt.query, "?"), 1), 2*min(strings.Count(tt.query, "?2"), 1))]
-		err := s.db.Each(t.Context(), "EXPLAIN QUERY PLAN "+tt.query, args, func(scan func(...any) error) error {
-			var id, parent, unused int
-			var detail string
-			err := scan(&id, &parent, &unused, &detail)
-			if !planOfHidden(detail) {
-				got = append(got, detail)
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.query, diff)
-		}
 	}
 }

@@ -271,7 +271,7 @@ func (s Queues) fillInterests(ctx context.Context, queues map[string]*Queue, whi
 			}
 			if filter.Valid {
 				var err error
-				if in.Filter, err = parseFilter(filter.String); err != nil {
+				if in.Filter, err = record.ParseFilter(filter.String); err != nil {
 					q.Unusable = fmt.Errorf("the filter of %s: %w", in.Name, err)
 				}
 			}

@@ -14,23 +14,7 @@ import (
 	"service/webhook"
 )
 
-// Retention is how long records are kept.
-type Retention struct {
-	All time.Duration // events, deliveries and attempts
-	// Delivered is how long successful deliveries are kept, with their attempts; 0 means
-	// as long as All.
-	Delivered time.Duration
-	// Audit is how long entries of the audit log are kept; 0 for ever.
-	Audit time.Duration
-}
-
-// delivered returns how long successful deliveries are kept.
-func (r Retention) delivered() time.Duration {
-	if r.Delivered <= 0 {
-		return r.All
-	}
-	return min(r.Delivered, r.All)
-}
+const day = 24 * time.Hour
 
 // Swept counts what retention has removed.
 type Swept struct {
@@ -69,9 +53,9 @@ func (a *Swept) add(b Swept) {
 //
 // Retention starts a while after startup, so that what waited during a downtime is sent
 // first.
-func (s *Store) Retain(ctx context.Context, keep Retention) error {
+func (s *Store) Retain(ctx context.Context, keep webhook.Retention) error {
 	ctx = inBackground(ctx)
-	pause := min(max(keep.delivered()/48, time.Second), time.Hour)
+	pause := min(max(keep.DeliveredFor()/48, time.Second), time.Hour)
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	var pruned time.Time // when entries of the audit log were last removed

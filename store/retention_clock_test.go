@@ -19,14 +19,14 @@ type aging struct {
 	*Store
 	t     *testing.T
 	dir   string
-	keep  Retention
+	keep  webhook.Retention
 	ahead atomic.Int64 // of the wall clock, a time.Duration
 	sub   webhook.Subscription
 	end   func()
 }
 
 // inAging runs a test of a service that keeps records for a time.
-func inAging(t *testing.T, keep Retention, test func(*testing.T, *aging)) {
+func inAging(t *testing.T, keep webhook.Retention, test func(*testing.T, *aging)) {
 	t.Helper()
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestClockSetForward(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inAging(t, Retention{All: month, Delivered: 5 * day}, func(t *testing.T, a *aging) {
+			inAging(t, webhook.Retention{All: month, Delivered: 5 * day}, func(t *testing.T, a *aging) {
 				for range 10 { // all of them wait
 					publish(t, a.Store, "p", "content_updated")
 					time.Sleep(time.Minute)
@@ -148,7 +148,7 @@ func TestClockSetForward(t *testing.T) {
 func TestClockPausedDaily(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"without a pause": 0, "with a pause": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {
-			inAging(t, Retention{All: 2 * day}, func(t *testing.T, a *aging) {
+			inAging(t, webhook.Retention{All: 2 * day}, func(t *testing.T, a *aging) {
 				for d := range 30 {
 					for range 24 {
 						publish(t, a.Store, "p", "content_updated")
@@ -169,7 +169,7 @@ func TestClockPausedDaily(t *testing.T) {
 // goes on after the clock was set, and after it was corrected, when no stored time increases for
 // months.
 func TestClockWrongForMonths(t *testing.T) {
-	inAging(t, Retention{All: month}, func(t *testing.T, a *aging) {
+	inAging(t, webhook.Retention{All: month}, func(t *testing.T, a *aging) {
 		a.live(40, 0, 30+late)
 		a.set(6 * month)
 		a.live(5, 26, 30+late)
@@ -185,7 +185,7 @@ func TestClockWrongForMonths(t *testing.T) {
 // A laptop that sleeps for 16 hours a day keeps what its clock says, however its monotonic clock
 // stands still.
 func TestClockSuspendedDaily(t *testing.T) {
-	inAging(t, Retention{All: 10 * day}, func(t *testing.T, a *aging) {
+	inAging(t, webhook.Retention{All: 10 * day}, func(t *testing.T, a *aging) {
 		for d := range 40 {
 			for range 4 {
 				a.publish()
@@ -203,7 +203,7 @@ func TestClockSuspendedDaily(t *testing.T) {
 // What waits when a service is switched off for three months is still there when it starts, and gets
 // no older than the retention.
 func TestClockOffForMonths(t *testing.T) {
-	inAging(t, Retention{All: month}, func(t *testing.T, a *aging) {
+	inAging(t, webhook.Retention{All: month}, func(t *testing.T, a *aging) {
 		a.live(20, 0, 20)
 		a.end()
 		a.set(3 * month)
@@ -229,7 +229,7 @@ func TestClockOffForMonths(t *testing.T) {
 // A wall clock that stands still and is corrected every day counts once: the time has been counted
 // while the service ran.
 func TestClockStandsStill(t *testing.T) {
-	inAging(t, Retention{All: 10 * day}, func(t *testing.T, a *aging) {
+	inAging(t, webhook.Retention{All: 10 * day}, func(t *testing.T, a *aging) {
 		for d := range 30 {
 			for range 4 {
 				for range 6 {
@@ -251,20 +251,20 @@ func TestClockStandsStill(t *testing.T) {
 // A retention that is shortened applies within a day of its own marks, and one that is lengthened
 // keeps what is there.
 func TestRetentionChanged(t *testing.T) {
-	inAging(t, Retention{All: 20 * day}, func(t *testing.T, a *aging) {
-		change := func(keep Retention) {
+	inAging(t, webhook.Retention{All: 20 * day}, func(t *testing.T, a *aging) {
+		change := func(keep webhook.Retention) {
 			a.end()
 			a.keep = keep
 			a.start()
 		}
 		a.live(30, 0, 20+late)
-		change(Retention{All: 5 * day})
+		change(webhook.Retention{All: 5 * day})
 		time.Sleep(6 * time.Hour)
 		a.live(10, 4, 5+late)
-		change(Retention{All: 20 * day})
+		change(webhook.Retention{All: 20 * day})
 		a.live(10, 4, 15+late)
 		a.live(20, 14, 20+late)
-		change(Retention{All: 20 * day, Delivered: day})
+		change(webhook.Retention{All: 20 * day, Delivered: day})
 		time.Sleep(2 * day)
 		synctest.Wait()
 		if n := count(t, a.Store, "SELECT count(*) FROM deliveries"); n != 1 {
@@ -280,7 +280,7 @@ func TestRetentionChanged(t *testing.T) {
 
 // A delivery that waited for the whole retention stays visible for as long after it has failed.
 func TestExpiredDeliveryStays(t *testing.T) {
-	inAging(t, Retention{All: 10 * day}, func(t *testing.T, a *aging) {
+	inAging(t, webhook.Retention{All: 10 * day}, func(t *testing.T, a *aging) {
 		publish(t, a.Store, "p", "content_updated")
 		form(t, a.Store, queue(t, a.Store, a.sub.ID), 1)
 		a.end()
@@ -308,7 +308,7 @@ func TestExpiredDeliveryStays(t *testing.T) {
 
 // Marks do not cover events that get the rowids of erased ones.
 func TestMarksAfterErasure(t *testing.T) {
-	inAging(t, Retention{All: 10 * day}, func(t *testing.T, a *aging) {
+	inAging(t, webhook.Retention{All: 10 * day}, func(t *testing.T, a *aging) {
 		publish(t, a.Store, "p", "content_updated")
 		program(t, a.Store, "q")
 		for range 10 {
@@ -342,7 +342,7 @@ func TestImportedAge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := memoryDir(t)
-			inAging(t, Retention{All: 10 * day}, func(t *testing.T, a *aging) {
+			inAging(t, webhook.Retention{All: 10 * day}, func(t *testing.T, a *aging) {
 				for range 6 * 4 {
 					a.publish()
 					time.Sleep(6 * time.Hour)
@@ -380,7 +380,7 @@ func TestImportedAge(t *testing.T) {
 
 // Retain does not run right after startup.
 func TestRetainStartsLate(t *testing.T) {
-	inAging(t, Retention{All: 2 * day}, func(t *testing.T, a *aging) {
+	inAging(t, webhook.Retention{All: 2 * day}, func(t *testing.T, a *aging) {
 		publish(t, a.Store, "p", "content_updated", "content_updated")
 		time.Sleep(2*day - time.Hour)
 		publish(t, a.Store, "p", "channel_created")

@@ -10,6 +10,7 @@ import (
 	"service/store/clock"
 	"service/store/list"
 	"service/store/sqlite"
+	"service/webhook"
 )
 
 // marks is how many marks there are in the time that something is kept: it is removed late by at
@@ -18,7 +19,7 @@ const marks = 64
 
 // maxStep returns the most that retention counts of one jump of the wall clock. A machine may sleep
 // for most of a day, every day; a clock that is wrong costs no more than that.
-func (r Retention) maxStep() time.Duration {
+func maxStep(r webhook.Retention) time.Duration {
 	step := max(day, r.All/10)
 	if r.All > 0 {
 		step = min(step, r.All/2)
@@ -71,24 +72,21 @@ const (
 	// ones get.
 	lowerMarks = "UPDATE retention_marks SET event = (SELECT coalesce(max(rowid), 0) FROM events) " +
 		"WHERE event > (SELECT coalesce(max(rowid), 0) FROM events)"
-	// The newest one up to a time, else the oldest.
-	selectMarkSince = "SELECT counted, at FROM retention_marks WHERE counted <= max(?, (SELECT min(counted) FROM retention_marks)) " +
-		"ORDER BY counted DESC LIMIT 1"
 )
 
 // look stores a mark if one is due, and returns what is old: records in general, successful
 // deliveries, and entries of the audit log, which are not old if they are kept for ever. Since it
 // makes a commit, a jump of the wall clock is recorded even if the service is idle.
-func (s *core) look(keep Retention) (all, delivered, audit cutoff, err error) {
+func (s *core) look(keep webhook.Retention) (all, delivered, audit cutoff, err error) {
 	err = s.writer.do(func(t *tx) (err error) {
 		counted := s.clock.Counted()
-		if err := t.mark(counted, keep.delivered()/marks); err != nil {
+		if err := t.mark(counted, keep.DeliveredFor()/marks); err != nil {
 			return err
 		}
 		for _, of := range []struct {
 			cutoff *cutoff
 			keep   time.Duration
-		}{{&all, keep.All}, {&delivered, keep.delivered()}, {&audit, keep.Audit}} {
+		}{{&all, keep.All}, {&delivered, keep.DeliveredFor()}, {&audit, keep.Audit}} {
 			if *of.cutoff, err = t.cutoff(counted, of.keep); err != nil {
 				return err
 			}
@@ -138,19 +136,7 @@ func (t *tx) cutoff(counted, keep time.Duration) (c cutoff, err error) {
 // is no mark.
 func (s *core) clockDifference(ctx context.Context) (more time.Duration, since time.Time, err error) {
 	scan, _ := s.db.Reads(ctx)
-	return clockDifference(scan, s.clock.Now(), s.clock.Counted(), s.retention)
-}
-
-// clockDifference is that of a store that is not open, for the last times that it saved.
-func clockDifference(scan sqlite.ScanRow, wall time.Time, counted time.Duration,
-	keep Retention) (more time.Duration, since time.Time, err error) {
-	var then, at int64
-	err = scan(selectMarkSince, []any{(counted - keep.All).Milliseconds()}, &then, &at)
-	if err != nil {
-		return 0, time.Time{}, sqlite.NoRows(err, nil)
-	}
-	since = time.UnixMilli(at).UTC()
-	return wall.Sub(since) - counted + time.Duration(then)*time.Millisecond, since, nil
+	return clock.Difference(scan, s.clock.Now(), s.clock.Counted(), s.retention.All)
 }
 
 // counted returns the counted_at of what is created or completed now.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"service/store/datadir"
+	"service/store/doctor"
 	"service/store/replica"
 	"service/store/schema"
 	"service/store/sqlite"
@@ -98,9 +99,9 @@ func TestUnsupportedSchema(t *testing.T) {
 			_, err = datadir.OpenOldData(t.Context(), dir)
 			reject("salvage", err)
 			must(t, os.Chmod(dir, 0o700))
-			found, err := Examine(t.Context(), Config{Dir: dir}, 0)
+			found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, 0)
 			must(t, err)
-			compare(t, found, map[string]Level{checkSchema: LevelFail, checkDatabase: LevelOK}, want)
+			compare(t, found, map[string]doctor.Level{"schema": doctor.LevelFail, "database": doctor.LevelOK}, want)
 
 			db, err := sqlite.OpenReadOnly(path)
 			must(t, err)
@@ -185,7 +186,7 @@ func TestUnreleasedReplica(t *testing.T) {
 	if _, err := to.FromReplica(t.Context(), cfg, time.Time{}); !errors.Is(err, replica.ErrUnreleased) {
 		t.Errorf("restore: got %v", err)
 	}
-	found, err := Examine(t.Context(), Config{Dir: dir, Replica: cfg}, 0)
+	found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir, Replica: cfg}, 0)
 	must(t, err)
-	compare(t, found, map[string]Level{checkReplicated: LevelFail, checkDatabase: LevelWarn}, "files of an unreleased version")
+	compare(t, found, map[string]doctor.Level{"replica": doctor.LevelFail, "database": doctor.LevelWarn}, "files of an unreleased version")
 }

@@ -10,12 +10,9 @@ import (
 )
 
 const (
-	// The database file is shrunk when more than half of it is free, until a quarter is,
-	// which new records will use.
-	shrinkAbove = 2
-	shrinkTo    = 4
-	// minShrink is the minimum number of free bytes.
-	minShrink = 16 << 20
+	// The database file is shrunk when it is mostly free, until a quarter is, which new records will
+	// use.
+	shrinkTo = 4
 	// shrinkStep is the maximum time to return one page. SQLite searches the free list for
 	// pages at the end of the file; with many gigabytes of free pages, service compact is
 	// faster.
@@ -24,7 +21,7 @@ const (
 
 // excess returns how many free pages to remove from the file, 0 for none.
 func excess(p sqlite.Pages) int64 {
-	if p.Vacuum != sqlite.IncrementalVacuum || p.Free*p.Size < minShrink || p.Free <= p.All/shrinkAbove {
+	if p.Vacuum != sqlite.IncrementalVacuum || !sqlite.MostlyFree(p.All*p.Size, p.Free*p.Size) {
 		return 0
 	}
 	return (shrinkTo*p.Free - p.All + shrinkTo - 2) / (shrinkTo - 1)

@@ -32,6 +32,7 @@ import (
 	"service/store/commits"
 	"service/store/datadir"
 	"service/store/dictionary"
+	"service/store/doctor"
 	"service/store/keyring"
 	"service/store/list"
 	"service/store/people"
@@ -51,7 +52,7 @@ type Config struct {
 	MinFreeDisk int64
 	// Retention is that of [Store.Retain], for the forecast of the database's size, and for how
 	// much of a jump of the clock it counts; zero for no forecast, and a day at most.
-	Retention Retention
+	Retention webhook.Retention
 	// SendAlerts makes alerts be sent; otherwise they are only stored and logged.
 	SendAlerts bool
 	// Catalog has the event types of the binary and of files. Open adds those of the
@@ -97,19 +98,20 @@ type Store struct {
 
 // core is the state that the handles of a store share.
 type core struct {
-	dir     string
-	logger  *slog.Logger
-	lock    *sqlite.DirLock
-	clock   *clock.Clock
-	disk    disk
-	db      *sqlite.DB // nil until opened
-	writer  *writer
-	keys    *keyring.Keyring
-	tail    *tail
-	lists   *list.Reader
-	people  people.Reads
-	records *record.Reads
-	metrics *metrics
+	dir         string
+	logger      *slog.Logger
+	lock        *sqlite.DirLock
+	clock       *clock.Clock
+	disk        doctor.FreeSpace
+	diskChecked diskChecked
+	db          *sqlite.DB // nil until opened
+	writer      *writer
+	keys        *keyring.Keyring
+	tail        *tail
+	lists       *list.Reader
+	people      people.Reads
+	records     *record.Reads
+	metrics     *metrics
 
 	replication *replica.Replication // nil without a replica
 	hold        *hold
@@ -119,11 +121,11 @@ type core struct {
 	sendAlerts bool
 	alerts     map[webhook.AlertName]*atomic.Int64 // counts since Open; the map is read-only
 
-	catalog     *webhook.Catalog // Config.Catalog
-	unusedTypes []UnusedType     // set by Open
+	catalog     *webhook.Catalog    // Config.Catalog
+	unusedTypes []record.UnusedType // set by Open
 
-	retention    Retention     // Config.Retention
-	replicaKeeps time.Duration // how long the replica keeps what was removed, 0 without one
+	retention    webhook.Retention // Config.Retention
+	replicaKeeps time.Duration     // how long the replica keeps what was removed, 0 without one
 	dictionaries dictionary.Set
 	housekeeping housekeeping
 	quotas       quotas
@@ -157,7 +159,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	s := &Store{core: &core{
-		dir: cfg.Dir, logger: cfg.Logger, disk: disk{dir: cfg.Dir, min: cfg.MinFreeDisk},
+		dir: cfg.Dir, logger: cfg.Logger, disk: doctor.FreeSpace{Dir: cfg.Dir, Min: cfg.MinFreeDisk},
 		tail: newTail(tailBytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: newMetrics(), hold: newHold(),
 		retention:    cfg.Retention,
 		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
@@ -170,7 +172,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	s.clock = clock.New(cfg.Now, cfg.Retention.maxStep(), s.logger, s.watchers.subscriptionChanged)
+	s.clock = clock.New(cfg.Now, maxStep(cfg.Retention), s.logger, s.watchers.subscriptionChanged)
 	s.records = record.NewReads(s.lists, s.clock, &s.dictionaries, s.use, s.stats.failedSince)
 	s.people = people.NewReads(s.lists, s.clock.Now)
 	s.writer = newWriter(s.core)
@@ -390,7 +392,7 @@ func (s *Store) Check(ctx context.Context) error {
 	} else if err := s.writer.do(func(*tx) error { return nil }); err != nil {
 		return err
 	}
-	if _, _, low := s.disk.check(s.scanNow); low {
+	if _, _, low := s.disk.Check(s.scanNow); low {
 		return errLowDisk()
 	}
 	return s.rejectLongWAL()

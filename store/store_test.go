@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/doctor"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -192,7 +193,7 @@ func TestOneProcessPerDirectory(t *testing.T) {
 	if _, err := Open(context.Background(), Config{Dir: dir}); !errors.Is(err, ErrLocked) {
 		t.Errorf("without its lock file: got %v, want %v", err, ErrLocked)
 	}
-	if _, err := Examine(t.Context(), Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
+	if _, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
 		t.Errorf("Examine without the lock file: got %v, want %v", err, ErrLocked)
 	}
 	if err := s.Check(context.Background()); err != nil {

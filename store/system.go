@@ -3,13 +3,14 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
-
-	"encoding/json"
+	"time"
 
 	"service/store/datadir"
+	"service/store/doctor"
 	"service/store/schema"
 )
 
@@ -76,4 +77,30 @@ func (s *Store) SetLocalFiles(ctx context.Context, files datadir.LocalFiles) err
 		return err
 	}
 	return s.writer.do(func(t *tx) error { return t.Exec(schema.Set, schema.LocalFiles, text) })
+}
+
+// Forecast predicts the size of the database if events keep arriving as in the last day.
+func (s Figures) Forecast(ctx context.Context) (doctor.Forecast, error) { return s.core.forecast(ctx) }
+
+func (s *core) forecast(ctx context.Context) (doctor.Forecast, error) {
+	scan, _ := s.db.Reads(ctx)
+	u, err := doctor.MeasureUsage(scan, filepath.Join(s.dir, datadir.Database), s.clock.Now(), s.retention)
+	if err != nil {
+		return doctor.Forecast{}, err
+	}
+	return doctor.Predict(u, doctor.DiskOf(s.dir, s.disk.Min, scan), s.retention), nil
+}
+
+// Examine checks the data that this process has open. It reads the database for at most the
+// given time, which should be a few seconds, since no checkpoint can run during that; 0
+// skips that check.
+func (s *Store) Examine(ctx context.Context, reading time.Duration) []doctor.Finding {
+	o := doctor.Running{
+		Config: doctor.Config{Dir: s.dir, MinFreeDisk: s.disk.Min, Retention: s.retention},
+		DB:     s.db, File: s.keys.File(), Clock: s.clock, NotReady: s.Check(ctx), Unused: s.unusedTypes,
+	}
+	if status := s.Replica().Status(); status.State != ReplicaOff {
+		o.Status = &status
+	}
+	return o.Examine(ctx, reading)
 }

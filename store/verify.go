@@ -2,78 +2,30 @@ package store
 
 import (
 	"encoding/json"
-	"time"
 
+	"service/store/doctor"
 	"service/store/replica"
 	"service/store/schema"
-	"service/webhook"
 )
 
 // ReplicaVerification is the result of comparing the content of the replica with the database.
 type ReplicaVerification = replica.Verification
-
-// verifiedSetting is the setting with the result of the last comparison.
-const verifiedSetting = "replica_verified"
-
-// savedVerification is the value of that setting.
-type savedVerification struct {
-	Target string `json:"target"`
-	ReplicaVerification
-}
-
-// parseVerification returns the stored result for the replica at target, zero if there is none.
-func parseVerification(text []byte, target string) ReplicaVerification {
-	var y savedVerification
-	if err := json.Unmarshal(text, &y); err != nil || y.Target != target {
-		return ReplicaVerification{}
-	}
-	return y.ReplicaVerification
-}
 
 // verifyReplica starts comparing the content of the replica with the database.
 func (s *core) verifyReplica(r *replica.Replication, cfg *Config) {
 	var text []byte
 	target := cfg.Replica.Target()
 	// If the setting is missing or cannot be read, the next comparison is soon.
-	_ = s.db.Readers().QueryRow("SELECT value FROM settings WHERE name = '" + verifiedSetting + "'").Scan(&text)
-	r.VerifyContent(cfg.VerifyReplica, parseVerification(text, target), func(y ReplicaVerification) {
-		text, err := json.Marshal(savedVerification{target, y})
+	_ = s.db.Readers().QueryRow("SELECT value FROM settings WHERE name = '" + doctor.VerifiedSetting + "'").Scan(&text)
+	r.VerifyContent(cfg.VerifyReplica, doctor.ParseVerification(text, target), func(y ReplicaVerification) {
+		text, err := json.Marshal(doctor.SavedVerification{Target: target, Verification: y})
 		if err == nil {
 			err = s.writer.do(func(t *tx) error {
-				return t.Exec(schema.Set, verifiedSetting, text)
+				return t.Exec(schema.Set, doctor.VerifiedSetting, text)
 			})
 		}
 		if err != nil {
 			s.logger.Warn("failed to store the result of the replica's verification", "error", err)
 		}
 	})
-}
-
-// verifiedRecently is how long damage is reported after a snapshot replaced it.
-const verifiedRecently = 7 * 24 * time.Hour
-
-const checkContent = "replica content"
-
-// content checks the result of the last comparison. interval is the time between two
-// comparisons, 0 for none.
-func (x *examination) content(y ReplicaVerification, interval time.Duration, now time.Time) {
-	const advice = "The service uploads a new snapshot, so the newest state becomes restorable again. " +
-		"The log names the damaged objects. Check the bucket or disk of the replica."
-	switch {
-	case y.Failing:
-		x.add(LevelFail, checkContent, advice, "damaged, found at %s: %s", webhook.FormatTime(y.Failed), y.Err)
-	case now.Sub(y.Failed) < verifiedRecently:
-		x.add(LevelWarn, checkContent, "The newest state can be restored, older states possibly not. Check the bucket or disk of the replica.",
-			"equal to the database at %s; damaged at %s: %s", webhook.FormatTime(y.Time), webhook.FormatTime(y.Failed), y.Err)
-	case interval == 0:
-		x.add(LevelWarn, checkContent, "Start with --verify-replica 24h, so that damage is found before the replica is needed.",
-			"not compared with the database")
-	case y.Time.IsZero():
-		x.ok(checkContent, "not compared with the database yet")
-	case now.Sub(y.Time) > 3*interval+time.Hour:
-		x.add(LevelWarn, checkContent, "See the log: the replica may not be reachable, or the database may be too busy.",
-			"last equal to the database at %s, although compared every %s", webhook.FormatTime(y.Time), interval)
-	default:
-		x.ok(checkContent, "equal to the database at %s (%s of %d bytes)", webhook.FormatTime(y.Time), y.TXID, y.Bytes)
-	}
 }

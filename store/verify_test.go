@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/doctor"
 	"service/store/replica"
 	"service/test/harness"
 )
@@ -44,16 +45,16 @@ func TestVerifiedReplica(t *testing.T) {
 	}
 	s, end := open(target, 10*time.Millisecond)
 	harness.WaitFor(t, "a comparison of the replica", func() bool { return !s.Replica().Status().Verified.Time.IsZero() })
-	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelOK {
-		t.Errorf("Examine: got level %q, want %q", got, LevelOK)
+	if got := contentLevel(s.Examine(t.Context(), 0)); got != doctor.LevelOK {
+		t.Errorf("Examine: got level %q, want %q", got, doctor.LevelOK)
 	}
 	end()
 	before := s.Replica().Status().Verified
-	findings, err := Examine(t.Context(), Config{Dir: dir, Replica: parse(target), VerifyReplica: time.Hour}, 0)
+	findings, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir, Replica: parse(target), VerifyReplica: time.Hour}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := contentLevel(findings); got != LevelOK {
+	if got := contentLevel(findings); got != doctor.LevelOK {
 		t.Errorf("Examine without a server: got %v", findings)
 	}
 
@@ -67,17 +68,17 @@ func TestVerifiedReplica(t *testing.T) {
 	if y := s.Replica().Status().Verified; y != (ReplicaVerification{}) {
 		t.Errorf("another replica: got %+v", y)
 	}
-	if got := contentLevel(s.Examine(t.Context(), 0)); got != LevelWarn {
-		t.Errorf("without comparison: Examine: got level %q, want %q", got, LevelWarn)
+	if got := contentLevel(s.Examine(t.Context(), 0)); got != doctor.LevelWarn {
+		t.Errorf("without comparison: Examine: got level %q, want %q", got, doctor.LevelWarn)
 	}
 	end()
 }
 
 // contentLevel returns the level of the finding about the replica's content, "" if there is
 // none.
-func contentLevel(findings []Finding) (level Level) {
+func contentLevel(findings []doctor.Finding) (level doctor.Level) {
 	for _, f := range findings {
-		if f.Check == checkContent {
+		if f.Check == "replica content" {
 			level = f.Level
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"service/web/ui"
 )
 
-// counted formats a count of [store.Totals], which may have stopped at its limit.
+// counted formats a count of [record.Totals], which may have stopped at its limit.
 func counted(n int) string {
 	if n >= record.CountLimit {
 		return ui.Number(record.CountLimit) + "+"
@@ -24,7 +24,7 @@ func shownOf(shown, total int, noun string) string {
 	return countedOf(total, noun)
 }
 
-// countedOf formats a count of [store.Totals] with its noun.
+// countedOf formats a count of [record.Totals] with its noun.
 func countedOf(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -9,12 +9,12 @@ import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
 import (
-	"service/store"
+	"service/store/doctor"
 	"service/web/ui"
 )
 
 // diskAlarm reports that the disk is too full to accept events.
-func diskAlarm(d *store.Disk, directory string) templ.Component {
+func diskAlarm(d *doctor.Disk, directory string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

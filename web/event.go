@@ -30,7 +30,7 @@ type eventPages struct{ *site }
 type eventRecords struct {
 	list    *ui.Listing
 	events  []webhook.Event
-	results []store.EventResult // of the events
+	results []record.EventResult // of the events
 	pager   ui.Pager
 	newRows *ui.NewRows
 	next    string // the address of the next page, "" on the last
@@ -89,7 +89,7 @@ func (h *eventPages) arrived(r *request, q *webhook.ListQuery, mark string) (lis
 
 // resultOf returns the result of an event: the state whose color and symbol it has, its
 // word, and the details.
-func resultOf(r *store.EventResult) (state, word, more string) {
+func resultOf(r *record.EventResult) (state, word, more string) {
 	total := r.Total()
 	switch {
 	case total == 0 && r.More:

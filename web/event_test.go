@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"service/store"
 	"service/store/record"
 	"service/store/storetest"
 	"service/webhook"
@@ -85,17 +84,17 @@ func TestEventPages(t *testing.T) {
 
 func TestEventResultText(t *testing.T) {
 	for _, c := range []struct {
-		result store.EventResult
+		result record.EventResult
 		want   string
 	}{
-		{store.EventResult{}, " no subscriber "},
-		{store.EventResult{More: true}, "pending unknown too many subscriptions to check"},
-		{store.EventResult{Delivered: 1}, "success delivered to 1 subscription"},
-		{store.EventResult{Delivered: 3}, "success delivered to 3 subscriptions"},
-		{store.EventResult{Delivered: 100, More: true}, "success delivered 100 of at least 100 delivered"},
-		{store.EventResult{Delivered: 2, Failed: 1, Waiting: 2}, "failed failed 2 of 5 delivered, 1 failed, 2 waiting"},
-		{store.EventResult{Delivered: 2, Retrying: 1, Sending: 1}, "retryable retrying 2 of 4 delivered, 1 retrying, 1 sending"},
-		{store.EventResult{Waiting: 1}, "pending pending 0 of 1 delivered, 1 waiting"},
+		{record.EventResult{}, " no subscriber "},
+		{record.EventResult{More: true}, "pending unknown too many subscriptions to check"},
+		{record.EventResult{Delivered: 1}, "success delivered to 1 subscription"},
+		{record.EventResult{Delivered: 3}, "success delivered to 3 subscriptions"},
+		{record.EventResult{Delivered: 100, More: true}, "success delivered 100 of at least 100 delivered"},
+		{record.EventResult{Delivered: 2, Failed: 1, Waiting: 2}, "failed failed 2 of 5 delivered, 1 failed, 2 waiting"},
+		{record.EventResult{Delivered: 2, Retrying: 1, Sending: 1}, "retryable retrying 2 of 4 delivered, 1 retrying, 1 sending"},
+		{record.EventResult{Waiting: 1}, "pending pending 0 of 1 delivered, 1 waiting"},
 	} {
 		state, word, more := resultOf(&c.result)
 		if got := state + " " + word + " " + more; got != c.want {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/doctor"
 	"service/store/record"
 	"service/webhook"
 )
@@ -24,7 +25,7 @@ type health struct {
 	lossTotals record.LossTotals
 
 	alerts  []record.Alert
-	disk    store.Disk
+	disk    doctor.Disk
 	replica store.ReplicaStatus
 	hold    *store.Hold // nil for none
 }

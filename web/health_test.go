@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/doctor"
 	"service/store/record"
 	"service/store/storetest"
 	"service/webhook"
@@ -46,7 +47,7 @@ func fixedHealth() health {
 			alert(4, webhook.AlertFailing, webhook.StatusRetryable, 2),
 			alert(5, webhook.AlertFailing, record.AlertUnsent, 0),
 		},
-		disk: store.Disk{Free: 200<<20 - 1, Size: 100 << 30, MinFree: 256 << 20, Low: true},
+		disk: doctor.Disk{Free: 200<<20 - 1, Size: 100 << 30, MinFree: 256 << 20, Low: true},
 	}
 	h.alerts[1].LostEvents = 1204
 	h.alerts[3].NextAttemptAt = testNow.Add(4 * time.Minute)
@@ -240,7 +241,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 func retain(t *testing.T, s *store.Store, all time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- s.Retain(ctx, store.Retention{All: all}) }()
+	go func() { done <- s.Retain(ctx, webhook.Retention{All: all}) }()
 	return func() {
 		t.Helper()
 		cancel()

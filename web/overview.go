@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"service/store"
 	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
@@ -24,7 +23,7 @@ type overview struct {
 	fullDisk  bool   // a full disk is the only reason
 	directory string
 	setup     []setupStep // of a new installation, nil once it is set up
-	totals    store.Totals
+	totals    record.Totals
 	arrived   int64 // events accepted within rateOver
 	backlog   webhook.Backlog
 	failing   healthTotal

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/store/doctor"
 	"service/store/record"
 	"service/store/storetest"
 	"service/web/ui"
@@ -38,8 +39,8 @@ func fixedOverview() *overview {
 	}
 	return &overview{
 		directory: "/var/lib/service", arrived: 423, hour: webhook.Stat{Success: 962, Failed: 38}, day: &day,
-		totals:  store.Totals{Subscriptions: record.CountLimit, Waiting: 2},
-		health:  health{disk: store.Disk{Free: 40 << 30, Size: 100 << 30, MinFree: 256 << 20}},
+		totals:  record.Totals{Subscriptions: record.CountLimit, Waiting: 2},
+		health:  health{disk: doctor.Disk{Free: 40 << 30, Size: 100 << 30, MinFree: 256 << 20}},
 		backlog: webhook.Backlog{Subscriptions: 2, Events: 44, Oldest: testNow.Add(-61 * time.Minute)},
 	}
 }

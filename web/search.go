@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"service/store"
 	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
@@ -37,7 +36,7 @@ type searchResult struct {
 	field, value string
 	span         string // the searched time range for ui.SpanLength, "" for any
 	events       record.EventsFound
-	results      []store.EventResult // of the events
+	results      []record.EventResult // of the events
 	older        string              // address that continues with older events, "" at the end
 }
 

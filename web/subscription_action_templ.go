@@ -1325,7 +1325,7 @@ func deletePage(f ui.Frame, s *record.SubscriptionView, curl string) templ.Compo
 	})
 }
 
-// countedOf2 formats a count of [store.Totals] with its singular or plural noun.
+// countedOf2 formats a count of [record.Totals] with its singular or plural noun.
 func countedOf2(n int, one, more string) string {
 	if n == 1 {
 		return "1 " + one

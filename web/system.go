@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/doctor"
 	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
@@ -35,8 +36,8 @@ type Setting struct {
 // systemRecord is the data of the system page.
 type systemRecord struct {
 	store        store.System
-	disk         store.Disk
-	forecast     store.Forecast
+	disk         doctor.Disk
+	forecast     doctor.Forecast
 	replica      store.ReplicaStatus
 	hold         *store.Hold // nil for none
 	notReady     string
@@ -45,7 +46,7 @@ type systemRecord struct {
 	delivered    string // retention of successful deliveries; "" is the same
 	certificates []Certificate
 	settings     []Setting
-	checks       []store.Finding
+	checks       []doctor.Finding
 	losses       []record.Loss
 	lossTotals   record.LossTotals
 	driver       string
@@ -93,11 +94,11 @@ func (h *systemPages) show(r *request) (response, error) {
 }
 
 // checkBadge returns the state that a check is shown as.
-func checkBadge(l store.Level) string {
+func checkBadge(l doctor.Level) string {
 	switch l {
-	case store.LevelOK:
+	case doctor.LevelOK:
 		return "success"
-	case store.LevelWarn:
+	case doctor.LevelWarn:
 		return "retryable"
 	}
 	return "failed"
@@ -140,7 +141,7 @@ func (h *systemPages) supportText(s *systemRecord) string {
 		line("certificate", "%s", until)
 	}
 	for _, c := range s.checks {
-		if c.Level != store.LevelOK {
+		if c.Level != doctor.LevelOK {
 			line("check", "%s %s: %s", c.Level, c.Check, c.Detail)
 		}
 	}

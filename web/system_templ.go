@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"service/store"
+	"service/store/doctor"
 	"service/web/ui"
 )
 
@@ -1469,7 +1469,7 @@ func systemPage(f ui.Frame, w *site, s *systemRecord) templ.Component {
 }
 
 // forecastDetails describe the expected size of the database.
-func forecastDetails(f ui.Frame, y *store.Forecast) templ.Component {
+func forecastDetails(f ui.Frame, y *doctor.Forecast) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
 		if templ_7745c5c3_CtxErr := ctx.Err(); templ_7745c5c3_CtxErr != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"service/store"
+	"service/store/doctor"
 	"service/web/ui"
 )
 
@@ -21,8 +21,8 @@ func TestSystemPage(t *testing.T) {
 				{Names: []string{"hooks.example"}, Failing: time.Now().Add(-time.Hour), Fault: "the issuer <is> down"},
 			}
 		}
-		c.Checks = func(context.Context) []store.Finding {
-			return []store.Finding{{Check: "the moon", Level: store.LevelOK, Detail: "it is up"}, {Check: "the tide", Level: store.LevelWarn,
+		c.Checks = func(context.Context) []doctor.Finding {
+			return []doctor.Finding{{Check: "the moon", Level: doctor.LevelOK, Detail: "it is up"}, {Check: "the tide", Level: doctor.LevelWarn,
 				Detail: "it is <low>", Advice: "Wait."}}
 		}
 	})
@@ -48,15 +48,15 @@ func TestSystemPage(t *testing.T) {
 func TestForecastDetails(t *testing.T) {
 	at := time.Date(2027, 3, 4, 5, 6, 0, 0, time.UTC)
 	for _, c := range []struct {
-		f         store.Forecast
+		f         doctor.Forecast
 		want, not []string
 	}{
-		{store.Forecast{KnownAt: at}, []string{"available from", "2027-03-04"}, []string{"Disk full"}},
-		{store.Forecast{Known: true}, []string{"No growth"}, []string{"Disk full"}},
-		{store.Forecast{Known: true, EventsPerDay: 1000, Size: 3 << 30, DayBytes: 1 << 20, Copy: 1 << 30},
+		{doctor.Forecast{KnownAt: at}, []string{"available from", "2027-03-04"}, []string{"Disk full"}},
+		{doctor.Forecast{Known: true}, []string{"No growth"}, []string{"Disk full"}},
+		{doctor.Forecast{Known: true, EventsPerDay: 1000, Size: 3 << 30, DayBytes: 1 << 20, Copy: 1 << 30},
 			[]string{"3.0 GiB", "1,000 events per day", "Not at this rate", "1.0 MiB", "1.0 GiB"}, []string{"./service compact"}},
-		{store.Forecast{Known: true, EventsPerDay: 1, FullAt: at, Stuck: 5 << 30}, []string{"2027-03-04", "5.0 GiB", "service compact"}, nil},
-		{store.Forecast{Known: true, EventsPerDay: 1, Full: true}, []string{"now"}, nil},
+		{doctor.Forecast{Known: true, EventsPerDay: 1, FullAt: at, Stuck: 5 << 30}, []string{"2027-03-04", "5.0 GiB", "service compact"}, nil},
+		{doctor.Forecast{Known: true, EventsPerDay: 1, Full: true}, []string{"now"}, nil},
 	} {
 		var b strings.Builder
 		f := ui.Frame{Clock: ui.Clock{Now: at.Add(-time.Hour)}, Binary: "./service"}

@@ -33,9 +33,6 @@
 // go generate ./... generates the code of the pages and the assets. Both are committed.
 package web
 
-// Generated code names its source relative to the root of the module.
-//go:generate go -C .. tool templ generate
-
 import (
 	"cmp"
 	"compress/gzip"
@@ -52,10 +49,14 @@ import (
 	"service/assets"
 	"service/internal/ratelimit"
 	"service/store"
+	"service/store/doctor"
 	"service/web/oidc"
 	"service/web/ui"
 	"service/webhook"
 )
+
+// Generated code names its source relative to the root of the module.
+//go:generate go -C .. tool templ generate
 
 // Config configures the admin UI.
 type Config struct {
@@ -87,7 +88,7 @@ type Config struct {
 
 	// Checks returns the results of the service's checks; nil for none. The system page calls it
 	// once per request.
-	Checks func(context.Context) []store.Finding
+	Checks func(context.Context) []doctor.Finding
 
 	// Portal is how the portal of partners looks, and Receiving what its checklist for receivers says.
 	Portal    PortalConfig

@@ -29,8 +29,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"service/store"
 	"service/store/certificate"
+	"service/store/doctor"
 	"service/webhook"
 )
 
@@ -609,22 +609,22 @@ func (c *Certificate) expiresSoon(now time.Time) bool {
 }
 
 // Findings returns a finding for each certificate.
-func Findings(all []Certificate, now time.Time) []store.Finding {
-	findings := make([]store.Finding, 0, len(all))
+func Findings(all []Certificate, now time.Time) []doctor.Finding {
+	findings := make([]doctor.Finding, 0, len(all))
 	for _, c := range all {
-		f := store.Finding{Check: "certificates", Level: store.LevelOK}
+		f := doctor.Finding{Check: "certificates", Level: doctor.LevelOK}
 		soon := c.expiresSoon(now)
 		names, problem := strings.Join(c.Names, ", "), c.Problem(now)
 		switch {
 		case problem != "" && soon:
-			f.Level, f.Detail = store.LevelFail, problem
+			f.Level, f.Detail = doctor.LevelFail, problem
 			f.Advice = "Check the log for the error. The name or address must lead to this host, and port 443 or 80 must be reachable " +
 				"from the internet."
 		case problem != "":
-			f.Level, f.Detail = store.LevelWarn, problem
+			f.Level, f.Detail = doctor.LevelWarn, problem
 			f.Advice = "Check the log for the error."
 		case soon:
-			f.Level, f.Detail = store.LevelWarn, fmt.Sprintf("%s: expires on %s", names, webhook.FormatTime(c.Ends))
+			f.Level, f.Detail = doctor.LevelWarn, fmt.Sprintf("%s: expires on %s", names, webhook.FormatTime(c.Ends))
 			f.Advice = "Check the log for why it is not renewed."
 		default:
 			f.Detail = fmt.Sprintf("%s: valid until %s", names, webhook.FormatTime(c.Ends))

@@ -16,7 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"service/store"
+	"service/store/doctor"
 )
 
 func TestCAPersists(t *testing.T) {
@@ -322,9 +322,9 @@ func failsWith(err error, text string) bool {
 
 func TestCertificateFinding(t *testing.T) {
 	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
-	for left, want := range map[time.Duration]store.Level{
-		30 * 24 * time.Hour: store.LevelOK, renewSoon: store.LevelOK, renewSoon - time.Second: store.LevelWarn,
-		time.Second: store.LevelWarn, 0: store.LevelFail, -time.Hour: store.LevelFail,
+	for left, want := range map[time.Duration]doctor.Level{
+		30 * 24 * time.Hour: doctor.LevelOK, renewSoon: doctor.LevelOK, renewSoon - time.Second: doctor.LevelWarn,
+		time.Second: doctor.LevelWarn, 0: doctor.LevelFail, -time.Hour: doctor.LevelFail,
 	} {
 		found := Findings([]Certificate{{Names: []string{"service.example"}, Ends: now.Add(left)}}, now)
 		if len(found) != 1 || found[0].Level != want || !strings.Contains(found[0].Detail, "service.example") {
@@ -338,10 +338,10 @@ func TestCertificateFaultFinding(t *testing.T) {
 	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 	for _, test := range []struct {
 		left time.Duration // 0 for no certificate
-		want store.Level
+		want doctor.Level
 	}{
-		{20 * 24 * time.Hour, store.LevelWarn}, {renewSoon - time.Second, store.LevelFail},
-		{-time.Hour, store.LevelFail}, {0, store.LevelFail},
+		{20 * 24 * time.Hour, doctor.LevelWarn}, {renewSoon - time.Second, doctor.LevelFail},
+		{-time.Hour, doctor.LevelFail}, {0, doctor.LevelFail},
 	} {
 		cert := Certificate{Names: []string{"service.example"}, Failing: now.Add(-time.Hour), Fault: "rate limited"}
 		if test.left != 0 {
@@ -359,8 +359,8 @@ func TestCertificateFaultFinding(t *testing.T) {
 // for renewal, with two days left.
 func TestShortLifetimeFinding(t *testing.T) {
 	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
-	for left, want := range map[time.Duration]store.Level{
-		48 * time.Hour: store.LevelOK, 36 * time.Hour: store.LevelOK, 35 * time.Hour: store.LevelWarn, -time.Hour: store.LevelFail,
+	for left, want := range map[time.Duration]doctor.Level{
+		48 * time.Hour: doctor.LevelOK, 36 * time.Hour: doctor.LevelOK, 35 * time.Hour: doctor.LevelWarn, -time.Hour: doctor.LevelFail,
 	} {
 		ends := now.Add(left)
 		found := Findings([]Certificate{{Names: []string{"9.9.9.9"}, Begins: ends.Add(-6 * 24 * time.Hour), Ends: ends}}, now)

@@ -23,8 +23,8 @@ import (
 	"service/internal/control"
 	"service/internal/server"
 	"service/internal/terminal"
-	"service/store"
 	"service/store/datadir"
+	"service/store/doctor"
 	"service/store/replica"
 	"service/webhook"
 )
@@ -114,23 +114,23 @@ func (d *diagnosis) remote(ctx context.Context, c *doctorCmd, s *server.Config, 
 }
 
 // diagnosis has the findings of the checks, in order.
-type diagnosis []store.Finding
+type diagnosis []doctor.Finding
 
-func (d *diagnosis) add(level store.Level, check, advice, format string, args ...any) {
-	*d = append(*d, store.Finding{Check: check, Level: level, Detail: fmt.Sprintf(format, args...), Advice: advice})
+func (d *diagnosis) add(level doctor.Level, check, advice, format string, args ...any) {
+	*d = append(*d, doctor.Finding{Check: check, Level: level, Detail: fmt.Sprintf(format, args...), Advice: advice})
 }
 
 func (d *diagnosis) ok(check, format string, args ...any) {
-	d.add(store.LevelOK, check, "", format, args...)
+	d.add(doctor.LevelOK, check, "", format, args...)
 }
 
 // print prints the numbered findings. It returns errCheckFailed if one is a failure.
 func (d diagnosis) print(std Streams, asJSON bool) error {
-	failed := slices.ContainsFunc(d, func(f store.Finding) bool { return f.Level == store.LevelFail })
+	failed := slices.ContainsFunc(d, func(f doctor.Finding) bool { return f.Level == doctor.LevelFail })
 	if asJSON {
 		type numbered struct {
 			Number int `json:"number"`
-			store.Finding
+			doctor.Finding
 		}
 		all := make([]numbered, len(d))
 		for i, f := range d {
@@ -157,11 +157,11 @@ func (d diagnosis) print(std Streams, asJSON bool) error {
 	return nil
 }
 
-func levelColor(l store.Level) color {
+func levelColor(l doctor.Level) color {
 	switch l {
-	case store.LevelOK:
+	case doctor.LevelOK:
 		return green
-	case store.LevelWarn:
+	case doctor.LevelWarn:
 		return yellow
 	}
 	return red
@@ -169,15 +169,15 @@ func levelColor(l store.Level) color {
 
 // summary counts the checks by level.
 func (d diagnosis) summary(c colors) string {
-	count := make(map[store.Level]int)
+	count := make(map[doctor.Level]int)
 	for _, f := range d {
 		count[f.Level]++
 	}
-	text := webhook.Count(len(d), "check") + ": " + c.paint(green, fmt.Sprintf("%d OK", count[store.LevelOK]))
-	if n := count[store.LevelWarn]; n > 0 {
+	text := webhook.Count(len(d), "check") + ": " + c.paint(green, fmt.Sprintf("%d OK", count[doctor.LevelOK]))
+	if n := count[doctor.LevelWarn]; n > 0 {
 		text += ", " + c.paint(yellow, webhook.Count(n, "warning"))
 	}
-	if n := count[store.LevelFail]; n > 0 {
+	if n := count[doctor.LevelFail]; n > 0 {
 		text += ", " + c.paint(red, fmt.Sprintf("%d failed", n))
 	}
 	return text
@@ -185,7 +185,7 @@ func (d diagnosis) summary(c colors) string {
 
 func (d *diagnosis) configuration(err error) {
 	if err != nil {
-		d.add(store.LevelFail, "configuration", "Run service config show to see the source of each setting.", "%v", err)
+		d.add(doctor.LevelFail, "configuration", "Run service config show to see the source of each setting.", "%v", err)
 		return
 	}
 	d.ok("configuration", "all settings are valid")
@@ -204,11 +204,11 @@ func (d *diagnosis) environment(environ []string, app *kong.Node) {
 		name, value, _ := strings.Cut(v, "=")
 		switch {
 		case name == "AWS_CA_BUNDLE" && value != "":
-			d.add(store.LevelWarn, "environment", "Remove it from the environment and add its certificates to the system's.",
+			d.add(doctor.LevelWarn, "environment", "Remove it from the environment and add its certificates to the system's.",
 				"AWS_CA_BUNDLE is set; the service ignores it because the replica's S3 client fails with it")
 			wrong = true
 		case strings.HasPrefix(name, "SERVICE_") && !slices.Contains(known, name) && !strings.HasPrefix(name, "SERVICE_TEST_"):
-			d.add(store.LevelWarn, "environment", "Correct the name or remove the variable.",
+			d.add(doctor.LevelWarn, "environment", "Correct the name or remove the variable.",
 				"unknown variable %s (did you mean %s?)", name, terminal.Nearest(name, known))
 			wrong = true
 		}
@@ -223,10 +223,10 @@ func (d *diagnosis) clock(now time.Time) {
 	synchronized, known := clockSynchronized()
 	switch {
 	case now.Year() < 2025 || now.Year() > 2200:
-		d.add(store.LevelFail, "clock", "Set the clock. Certificates, signatures and retries depend on it.",
+		d.add(doctor.LevelFail, "clock", "Set the clock. Certificates, signatures and retries depend on it.",
 			"the time is %s", webhook.FormatTime(now))
 	case known && !synchronized:
-		d.add(store.LevelWarn, "clock",
+		d.add(doctor.LevelWarn, "clock",
 			"Run systemd-timesyncd or chrony. Receivers reject signatures whose time is minutes off.",
 			"the time is %s; the clock is not synchronized", webhook.FormatTime(now))
 	default:
@@ -244,13 +244,13 @@ func (d *diagnosis) bucketClock(ctx context.Context, cfg *replica.Config) {
 	ahead, err := replica.BucketClock(ctx, cfg)
 	switch {
 	case err != nil:
-		d.add(store.LevelWarn, "bucket clock", "Check that this host can reach the bucket.", "failed to read the bucket's time: %v", err)
+		d.add(doctor.LevelWarn, "bucket clock", "Check that this host can reach the bucket.", "failed to read the bucket's time: %v", err)
 	case ahead.Abs() > replica.MaxClockDifference:
 		direction := "ahead of"
 		if ahead < 0 {
 			direction = "behind"
 		}
-		d.add(store.LevelWarn, "bucket clock",
+		d.add(doctor.LevelWarn, "bucket clock",
 			"Synchronize this host's clock. A bucket refuses requests whose time is minutes off. The lease does not depend on the clock.",
 			"this host's clock is %s %s the bucket's", ahead.Abs(), direction)
 	default:
@@ -263,7 +263,7 @@ func (d *diagnosis) bucketClock(ctx context.Context, cfg *replica.Config) {
 func (d *diagnosis) openFiles(s *server.Config) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		d.add(store.LevelWarn, "open files", "", "failed to read the limit: %v", err)
+		d.add(doctor.LevelWarn, "open files", "", "failed to read the limit: %v", err)
 		return
 	}
 	need := uint64(server.MaxClientConnections + 512)
@@ -272,7 +272,7 @@ func (d *diagnosis) openFiles(s *server.Config) {
 	}
 	need += 128 // database, logs and other files
 	if limit.Max < need {
-		d.add(store.LevelWarn, "open files", "Raise the limit: LimitNOFILE= in a systemd unit, ulimit -n in a shell.",
+		d.add(doctor.LevelWarn, "open files", "Raise the limit: LimitNOFILE= in a systemd unit, ulimit -n in a shell.",
 			"the limit is %d, and the service needs up to %d", limit.Max, need)
 		return
 	}
@@ -290,7 +290,7 @@ func (d *diagnosis) resolver(ctx context.Context) {
 		d.ok("DNS", "names resolve")
 		return
 	}
-	d.add(store.LevelWarn, "DNS", "Check /etc/resolv.conf and that this host can reach the name servers in it.",
+	d.add(doctor.LevelWarn, "DNS", "Check /etc/resolv.conf and that this host can reach the name servers in it.",
 		"no name server responds; the hosts of subscriptions cannot be resolved")
 }
 
@@ -303,17 +303,17 @@ func (d *diagnosis) data(
 	if err == nil {
 		bounded, cancel := context.WithTimeout(ctx, examineWait)
 		defer cancel()
-		var found []store.Finding
+		var found []doctor.Finding
 		err := running.Call(bounded, http.MethodGet, "/v2/owner/examination", nil, &found)
 		if bounded.Err() != nil {
 			d.hangs(c.Data)
 			return true, false
 		} else if err != nil {
-			d.add(store.LevelFail, "server", "Check its log; restart it if it hangs.",
+			d.add(doctor.LevelFail, "server", "Check its log; restart it if it hangs.",
 				"a server is running on %s, but did not answer: %v", c.Data, err)
 			return true, false
 		}
-		standby = slices.ContainsFunc(found, func(f store.Finding) bool { return f.Check == server.StandbyCheck })
+		standby = slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Check == server.StandbyCheck })
 		if !standby {
 			d.ok("server", "running on %s", c.Data)
 		}
@@ -326,25 +326,25 @@ func (d *diagnosis) data(
 		return true, false
 	}
 	if !errors.Is(err, control.ErrNoServer) {
-		d.add(store.LevelFail, "server", "Run this as the user of the service, or as root.", "%v", err)
+		d.add(doctor.LevelFail, "server", "Run this as the user of the service, or as root.", "%v", err)
 		return true, false
 	}
 	catalog, err := server.LoadCatalog(c.Data)
 	if err != nil {
 		catalog = nil // another check reports it
 	}
-	cfg := store.Config{Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: store.AutoFreeDisk}
+	cfg := doctor.Config{Dir: c.Data, SecretKeyFile: c.SecretKeyFile, MinFreeDisk: doctor.AutoFreeDisk, Catalog: catalog}
 	if s != nil {
-		cfg = s.Data
+		cfg.Dir, cfg.SecretKeyFile, cfg.MinFreeDisk, cfg.Retention = s.Dir, s.Data.SecretKeyFile, s.MinFreeDisk, s.Retention
+		cfg.Replica, cfg.VerifyReplica = s.Replica, s.VerifyReplica
 	}
-	cfg.Catalog = catalog
-	found, err := store.Examine(ctx, cfg, reading)
+	found, err := doctor.Examine(ctx, cfg, reading)
 	if err != nil {
-		d.add(store.LevelFail, "server", "Wait for it or stop it. A server has no socket while it starts and shuts down.",
+		d.add(doctor.LevelFail, "server", "Wait for it or stop it. A server has no socket while it starts and shuts down.",
 			"%v, but does not answer", err)
 		return true, false
 	}
-	d.add(store.LevelWarn, "server", "Start it: service serve.", "no server is running on %s", c.Data)
+	d.add(doctor.LevelWarn, "server", "Start it: service serve.", "no server is running on %s", c.Data)
 	*d = append(*d, found...)
 	if s != nil && s.TLS {
 		d.localCA(c.Data, time.Now())
@@ -353,7 +353,7 @@ func (d *diagnosis) data(
 }
 
 func (d *diagnosis) hangs(dir string) {
-	d.add(store.LevelFail, "server", "It hangs or is suspended: check its log and restart it.",
+	d.add(doctor.LevelFail, "server", "It hangs or is suspended: check its log and restart it.",
 		"a server is running on %s, but did not answer within %v", dir, examineWait)
 }
 
@@ -366,7 +366,7 @@ func (d *diagnosis) localCA(dir string, now time.Time) {
 	}
 	ca, parseErr := certs.ParseCA(b)
 	if err := errors.Join(err, parseErr); err != nil {
-		d.add(store.LevelFail, "certificates",
+		d.add(doctor.LevelFail, "certificates",
 			"Restore "+path+" from a copy. Or remove it and "+certs.CAKeyFile+" to create a new CA, and give that to the clients.",
 			"%s: %v", path, err)
 		return
@@ -385,14 +385,14 @@ func (d *diagnosis) listener(ctx context.Context, s *server.Config, served bool)
 		return
 	}
 	if _, port, _ := net.SplitHostPort(s.Listen); port == "0" {
-		d.add(store.LevelWarn, "listener", "Set a port with --listen.", "the port changes with every start")
+		d.add(doctor.LevelWarn, "listener", "Set a port with --listen.", "the port changes with every start")
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, listenerWait)
 	defer cancel()
 	if err := askReady(bounded, s); err != nil {
-		d.add(store.LevelFail, "listener",
-			store.Remedy(err, "Run this command with the settings of the server (--config), or check the server's log."), "%v", err)
+		d.add(doctor.LevelFail, "listener",
+			doctor.Remedy(err, "Run this command with the settings of the server (--config), or check the server's log."), "%v", err)
 		return
 	}
 	d.ok("listener", "the server at %s is ready", s.Listen)
@@ -403,9 +403,9 @@ func (d *diagnosis) free(ctx context.Context, flag, address string) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	switch {
 	case errors.Is(err, syscall.EACCES):
-		d.add(store.LevelFail, "listener", "Choose a port above 1023 with --"+flag+", or give the service CAP_NET_BIND_SERVICE.", "%v", err)
+		d.add(doctor.LevelFail, "listener", "Choose a port above 1023 with --"+flag+", or give the service CAP_NET_BIND_SERVICE.", "%v", err)
 	case err != nil:
-		d.add(store.LevelFail, "listener", "Stop the process that listens there, or choose another address with --"+flag+".", "%v", err)
+		d.add(doctor.LevelFail, "listener", "Stop the process that listens there, or choose another address with --"+flag+".", "%v", err)
 	default:
 		l.Close()
 		d.ok("listener", "%s is free", address)
@@ -415,20 +415,20 @@ func (d *diagnosis) free(ctx context.Context, flag, address string) {
 // front checks the path from clients to the service: trusted proxies and domain names.
 func (d *diagnosis) front(ctx context.Context, s *server.Config) {
 	if !s.TLS && len(s.TrustedProxies) == 0 {
-		d.add(store.LevelWarn, "proxy",
+		d.add(doctor.LevelWarn, "proxy",
 			"If the service is behind a proxy, set --trusted-proxy. Otherwise all requests seem to come from the proxy.",
 			"HTTPS is off, and no proxy is trusted")
 	}
 	for _, p := range s.TrustedProxies {
 		if p.Bits() == 0 {
-			d.add(store.LevelFail, "proxy", "Set --trusted-proxy to the proxy's own address.",
+			d.add(doctor.LevelFail, "proxy", "Set --trusted-proxy to the proxy's own address.",
 				"%v trusts every client to state its own address", p)
 		} else {
 			d.ok("proxy", "%v is trusted", p)
 		}
 	}
 	if !s.TLS && len(s.TrustedProxies) > 0 && s.PublicURL == "" {
-		d.add(store.LevelWarn, "public URL", "Set --public-url to the URL that clients use, such as https://hooks.example.com.",
+		d.add(doctor.LevelWarn, "public URL", "Set --public-url to the URL that clients use, such as https://hooks.example.com.",
 			"links of the portal, invitations and alerts have the address %s, which only the proxy reaches", s.Listen)
 	}
 	found := make([]diagnosis, len(s.Domains))
@@ -452,7 +452,7 @@ func (d *diagnosis) domain(ctx context.Context, name string) {
 	defer cancel()
 	addresses, err := (&net.Resolver{PreferGo: true}).LookupHost(ctx, name)
 	if err != nil {
-		d.add(store.LevelWarn, "domain",
+		d.add(doctor.LevelWarn, "domain",
 			"Add a DNS record that points to this host. The certificate authority and the API clients need it.",
 			"%s has no address", name)
 		return
@@ -464,7 +464,7 @@ func (d *diagnosis) domain(ctx context.Context, name string) {
 func (d *diagnosis) address(domain string) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		d.add(store.LevelWarn, "domain", "", "failed to list the addresses of this host: %v", err)
+		d.add(doctor.LevelWarn, "domain", "", "failed to list the addresses of this host: %v", err)
 		return
 	}
 	for _, a := range all {

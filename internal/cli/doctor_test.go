@@ -9,18 +9,18 @@ import (
 	"time"
 
 	"service/internal/server"
-	"service/store"
+	"service/store/doctor"
 )
 
 func TestClockFinding(t *testing.T) {
 	for _, year := range []int{1970, 2024, 2201} {
 		var d diagnosis
-		if d.clock(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level != store.LevelFail {
+		if d.clock(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level != doctor.LevelFail {
 			t.Errorf("in %d: got %v, want FAIL", year, d)
 		}
 	}
 	var d diagnosis
-	if d.clock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level == store.LevelFail {
+	if d.clock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)); d[0].Level == doctor.LevelFail {
 		t.Errorf("in 2026: got %v, want no FAIL", d)
 	}
 }
@@ -36,8 +36,8 @@ func TestListenerFinding(t *testing.T) {
 	d.listener(t.Context(), s, false)
 	l.Close()
 	d.listener(t.Context(), s, false)
-	levels := []store.Level{d[0].Level, d[1].Level}
-	want := []store.Level{store.LevelFail, store.LevelOK}
+	levels := []doctor.Level{d[0].Level, d[1].Level}
+	want := []doctor.Level{doctor.LevelFail, doctor.LevelOK}
 	if !slices.Equal(levels, want) || !strings.Contains(d[0].Detail, "address already in use") {
 		t.Errorf("got %v, want %v", d, want)
 	}

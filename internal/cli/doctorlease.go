@@ -9,6 +9,7 @@ import (
 
 	"service/internal/server"
 	"service/store"
+	"service/store/doctor"
 	"service/store/replica"
 )
 
@@ -25,8 +26,8 @@ const bucketWait = 5 * time.Second
 func (d *diagnosis) eventTypes(dir string) {
 	catalog, err := server.LoadCatalog(dir)
 	if err != nil {
-		d.add(store.LevelFail, "event types",
-			store.Remedy(err, "Correct the file or move it out of the directory. service serve does not start with it."), "%v", err)
+		d.add(doctor.LevelFail, "event types",
+			doctor.Remedy(err, "Correct the file or move it out of the directory. service serve does not start with it."), "%v", err)
 		return
 	}
 	d.ok("event types", "%d, all valid", len(catalog.Types()))
@@ -36,7 +37,7 @@ func (d *diagnosis) eventTypes(dir string) {
 // directory may not exist yet: serve creates it.
 func (d *diagnosis) replicaFile(s *server.Config) {
 	if err := s.Replica.CheckDatabase(filepath.Join(s.Dir, "service.db")); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.add(store.LevelFail, "replica",
+		d.add(doctor.LevelFail, "replica",
 			"Change the path in the configuration, or set --data or --litestream. service serve does not start like this.", "%v", err)
 	}
 }
@@ -52,11 +53,11 @@ func (d *diagnosis) writer(ctx context.Context, s *server.Config) {
 	}
 	switch {
 	case errors.Is(err, replica.ErrLeaseHeld):
-		d.add(store.LevelFail, leaseCheck,
+		d.add(doctor.LevelFail, leaseCheck,
 			"Start this one with --lease, to follow that service or to take over from it, or configure a separate replica.",
 			"%v; service serve refuses to write to its replica %s", err, s.Replica.Target())
 	case errors.Is(err, replica.ErrWriting):
-		d.add(store.LevelWarn, writerCheck,
+		d.add(doctor.LevelWarn, writerCheck,
 			"service serve watches the other service for 30 s, and does not start if it is alive. To replace it, stop it first. "+
 				"For a drill, start this one with --litestream off.",
 			"%v, unless it was killed", err)
@@ -72,15 +73,15 @@ func (d *diagnosis) lease(ctx context.Context, s *server.Config, known int64, er
 	switch {
 	case errors.Is(err, store.ErrLocked): // another check reports the process with the lock
 	case errors.Is(err, replica.ErrLeaseStale):
-		d.add(store.LevelWarn, leaseCheck,
+		d.add(doctor.LevelWarn, leaseCheck,
 			"Start it: it follows the new primary. Data that only this directory has is kept, for service salvage.",
 			"%v; the data in %s is out of date", err, s.Dir)
 	case errors.Is(err, replica.ErrLeaseHeld):
-		d.add(store.LevelWarn, leaseCheck,
+		d.add(doctor.LevelWarn, leaseCheck,
 			"service serve waits for one lease duration. It takes over if the other service is gone, and follows it otherwise.",
 			"%v", err)
 	case err != nil:
-		d.add(store.LevelFail, leaseCheck,
+		d.add(doctor.LevelFail, leaseCheck,
 			"Check the bucket. service serve does not start until it can read and write the lease there.", "%v", err)
 	default:
 		d.ok(leaseCheck, "available")

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"service/internal/server"
-	"service/store"
+	"service/store/doctor"
 )
 
 // maxProviderName is the maximum length of --oidc-name, in characters.
@@ -73,14 +73,14 @@ func (d *diagnosis) provider(ctx context.Context, s *server.Config) {
 	}
 	for _, r := range s.OIDC.Rules {
 		if risk := r.Risk(); risk != "" {
-			d.add(store.LevelWarn, "OpenID Connect roles", "Use a claim that only the provider's administrators set, such as groups.",
+			d.add(doctor.LevelWarn, "OpenID Connect roles", "Use a claim that only the provider's administrators set, such as groups.",
 				"--oidc-role %s=%s:%s: %s", r.Claim, r.Value, r.Role, risk)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, providerWait)
 	defer cancel()
 	if err := server.CheckOIDC(ctx, s.OIDC); err != nil {
-		d.add(store.LevelFail, "OpenID Connect",
+		d.add(doctor.LevelFail, "OpenID Connect",
 			"Check --oidc-issuer, and that this host reaches it. Until then owners sign in with their password.", "%v", err)
 		return
 	}

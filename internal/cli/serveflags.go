@@ -12,7 +12,6 @@ import (
 	"unicode"
 
 	"service/internal/server"
-	"service/store"
 	"service/store/datadir"
 	"service/store/replica"
 	"service/webhook"
@@ -144,9 +143,9 @@ func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 }
 
 // retention parses the retention of records.
-func (f *configErrors) retention(all, delivered, audit string) store.Retention {
+func (f *configErrors) retention(all, delivered, audit string) webhook.Retention {
 	const least, most = time.Second, 100 * 365 * 24 * time.Hour
-	r := store.Retention{All: f.duration("retention", all, least, most)}
+	r := webhook.Retention{All: f.duration("retention", all, least, most)}
 	if audit != "0" {
 		r.Audit = f.duration("retention-audit", audit, least, most)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"service/internal/certs"
-	"service/store"
+	"service/store/doctor"
 	"service/store/replica"
 )
 
@@ -15,11 +15,11 @@ const examineTime = 3 * time.Second
 
 // examine checks the running service. It checks the database for at most the given time, or
 // not at all if that is 0.
-func (s *Server) examine(ctx context.Context, reading time.Duration) []store.Finding {
+func (s *Server) examine(ctx context.Context, reading time.Duration) []doctor.Finding {
 	all := s.store.Examine(ctx, reading)
-	deliveries := store.Finding{Check: "deliveries", Level: store.LevelOK, Detail: "the dispatcher is running"}
+	deliveries := doctor.Finding{Check: "deliveries", Level: doctor.LevelOK, Detail: "the dispatcher is running"}
 	if err := s.delivering(); err != nil {
-		deliveries.Level, deliveries.Detail, deliveries.Advice = store.LevelFail, err.Error(), "Check the log."
+		deliveries.Level, deliveries.Detail, deliveries.Advice = doctor.LevelFail, err.Error(), "Check the log."
 	}
 	if s.lease != nil {
 		all = append(all, s.examineLease())
@@ -29,15 +29,16 @@ func (s *Server) examine(ctx context.Context, reading time.Duration) []store.Fin
 }
 
 // examineLease checks that the lease of this service is valid.
-func (s *Server) examineLease() store.Finding {
-	f := store.Finding{Check: "lease", Level: store.LevelOK, Detail: fmt.Sprintf("held by this service, generation %d", s.lease.Generation())}
+func (s *Server) examineLease() doctor.Finding {
+	f := doctor.Finding{Check: "lease", Level: doctor.LevelOK,
+		Detail: fmt.Sprintf("held by this service, generation %d", s.lease.Generation())}
 	failure := s.lease.Failure()
 	switch {
 	case !s.lease.Valid():
-		f.Level, f.Detail = store.LevelFail, "expired: the service does not accept or send anything"
+		f.Level, f.Detail = doctor.LevelFail, "expired: the service does not accept or send anything"
 		f.Advice = "The service resumes when it can renew the lease, and follows if another node has taken over."
 	case failure != nil:
-		f.Level = store.LevelWarn
+		f.Level = doctor.LevelWarn
 		f.Advice = "The service stops accepting and sending events when the lease ends."
 	}
 	if failure != nil {

@@ -30,6 +30,7 @@ import (
 	"service/internal/move"
 	"service/store"
 	"service/store/datadir"
+	"service/store/doctor"
 	"service/store/replica"
 	"service/web"
 	"service/webhook"
@@ -200,7 +201,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 		Certificates: s.certificateList,
 		Ready:        s.ready, Backlog: s.dispatcher.Backlog, PausedUntil: s.dispatcher.PausedUntil,
 		AlertURL: cfg.AlertURL != "", Email: cfg.SMTP.IsSet(),
-		Checks: func(ctx context.Context) []store.Finding { return s.examine(ctx, 0) },
+		Checks: func(ctx context.Context) []doctor.Finding { return s.examine(ctx, 0) },
 		OIDC:   s.openProvider(),
 		Rules:  rules, MaxSubscriptions: cfg.MaxSubscriptions, RateLimit: cfg.RateLimit, BatchSize: cfg.BatchSize,
 		DisableAfter: cfg.HealthPolicy.DisableAfter,
@@ -217,7 +218,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 	})
 	s.api, s.owner = apiHandler, apiHandler.Owner(api.OwnerConfig{
 		Version: cfg.Version, SetupLink: s.SetupLink, AdminsChanged: s.web.AdminsChanged, Standbys: s.standbys.alive,
-		Examine:   func(ctx context.Context) []store.Finding { return s.examine(ctx, examineTime) },
+		Examine:   func(ctx context.Context) []doctor.Finding { return s.examine(ctx, examineTime) },
 		Retention: cfg.Retention.All, Retry: &cfg.RetryPolicy, Moves: s.moves,
 	})
 	s.route(apiHandler)

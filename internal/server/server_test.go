@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"service/store"
+	"service/store/doctor"
 	"service/webhook"
 )
 
@@ -14,7 +14,7 @@ import (
 func testConfig(t *testing.T) *Config {
 	t.Helper()
 	return &Config{
-		Data: Data{Dir: t.TempDir(), MinFreeDisk: store.AutoFreeDisk, Retention: store.Retention{All: 30 * 24 * time.Hour}},
+		Data: Data{Dir: t.TempDir(), MinFreeDisk: doctor.AutoFreeDisk, Retention: webhook.Retention{All: 30 * 24 * time.Hour}},
 		Delivery: Delivery{
 			RetryPolicy: webhook.DefaultRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10},
 			AttemptTimeout: 10 * time.Second, MaxInFlight: 8, MaxConnections: 512, BatchSize: 100, Grace: 100 * time.Millisecond,

@@ -24,6 +24,7 @@ import (
 	"service/internal/terminal"
 	"service/store"
 	"service/store/datadir"
+	"service/store/doctor"
 	"service/store/replica"
 	"service/web"
 	"service/webhook"
@@ -490,31 +491,31 @@ func (b *Standby) page() web.StandbyPage {
 const StandbyCheck = "standby"
 
 // examine returns findings about the standby's copy of the database.
-func (b *Standby) examine() []store.Finding {
+func (b *Standby) examine() []doctor.Finding {
 	from, s := b.cfg.Replica.Target(), b.status()
-	f := store.Finding{Check: StandbyCheck, Level: store.LevelOK}
+	f := doctor.Finding{Check: StandbyCheck, Level: doctor.LevelOK}
 	switch y := b.data.State(); {
 	case y.Err != "":
-		f.Level, f.Advice = store.LevelFail, "Check the replica. A takeover now would start with the data that the "+
+		f.Level, f.Advice = doctor.LevelFail, "Check the replica. A takeover now would start with the data that the "+
 			"standby has; if objects are damaged, it does not take over."
 		f.Detail = fmt.Sprintf("running, but failed to follow the replica %s: %s", from, y.Err)
 	case !y.Following:
-		f.Level, f.Advice = store.LevelWarn, "Wait until the copy is complete."
+		f.Level, f.Advice = doctor.LevelWarn, "Wait until the copy is complete."
 		f.Detail = "running, copying the replica " + from
 	default:
 		f.Detail = fmt.Sprintf("running, following the replica %s; newest change copied at %s", from, webhook.FormatTime(y.Added))
 	}
-	all := []store.Finding{f}
+	all := []doctor.Finding{f}
 	if reason := b.adminReason(s); reason != "" {
-		all = append(all, store.Finding{Check: "takeover", Level: store.LevelFail, Detail: reason,
+		all = append(all, doctor.Finding{Check: "takeover", Level: doctor.LevelFail, Detail: reason,
 			Advice: strings.TrimSpace(replica.CauseOf(b.bucketProof()).Remedy() +
 				" Until this is resolved, this node does not take over from the primary.")})
 	}
 	if s.Warning != "" {
-		all = append(all, store.Finding{Check: "local files", Level: store.LevelWarn, Detail: s.Warning})
+		all = append(all, doctor.Finding{Check: "local files", Level: doctor.LevelWarn, Detail: s.Warning})
 	}
 	for _, old := range s.OldData {
-		all = append(all, store.Finding{Check: "old data", Level: store.LevelWarn, Detail: old})
+		all = append(all, doctor.Finding{Check: "old data", Level: doctor.LevelWarn, Detail: old})
 	}
 	return all
 }

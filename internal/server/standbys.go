@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"service/store"
+	"service/store/doctor"
 	"service/store/replica"
 )
 
@@ -127,44 +127,44 @@ func (w *standbyWatch) alive(ctx context.Context) (hosts []string) {
 }
 
 // findings describes the standbys of the last days, and a failure to read their signs of life.
-func (w *standbyWatch) findings(now time.Time) (all []store.Finding) {
+func (w *standbyWatch) findings(now time.Time) (all []doctor.Finding) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {
-		all = append(all, store.Finding{
-			Check: StandbyCheck + "s", Level: store.LevelWarn, Detail: w.err.Error(), Advice: replica.CauseOf(w.err).Remedy(),
+		all = append(all, doctor.Finding{
+			Check: StandbyCheck + "s", Level: doctor.LevelWarn, Detail: w.err.Error(), Advice: replica.CauseOf(w.err).Remedy(),
 		})
 	}
 	return append(all, standbyFindings(w.nodes, now)...)
 }
 
 // standbyFindings describes the signs of life of standbys, which are input from outside.
-func standbyFindings(nodes []replica.NodeState, now time.Time) (all []store.Finding) {
+func standbyFindings(nodes []replica.NodeState, now time.Time) (all []doctor.Finding) {
 	for _, n := range nodes {
 		ago := max(now.Sub(n.SeenAt), 0)
 		if ago > standbyKnown {
 			continue
 		}
-		f := store.Finding{Check: StandbyCheck + " " + shorten(n.Host, 64), Level: store.LevelOK, Detail: "can take over"}
+		f := doctor.Finding{Check: StandbyCheck + " " + shorten(n.Host, 64), Level: doctor.LevelOK, Detail: "can take over"}
 		switch {
 		case ago > standbySilent:
-			f.Level, f.Detail = store.LevelWarn, fmt.Sprintf("was last seen %s ago", ago.Round(time.Minute))
+			f.Level, f.Detail = doctor.LevelWarn, fmt.Sprintf("was last seen %s ago", ago.Round(time.Minute))
 			f.Advice = "Start the service on it, or remove its object in nodes/ of the replica if the machine is gone."
 		case !n.CanTakeOver:
-			f.Level, f.Detail = store.LevelWarn, shorten(n.Reason, 500)
+			f.Level, f.Detail = doctor.LevelWarn, shorten(n.Reason, 500)
 			f.Advice = "Until this is resolved, that node does not take over."
 		case n.LagSeconds != nil:
 			f.Detail += fmt.Sprintf("; its copy was complete %.1f s before its last sign of life", *n.LagSeconds)
 		}
-		if n.Warning != "" && f.Level == store.LevelOK {
-			f.Level, f.Detail = store.LevelWarn, f.Detail+". "+shorten(n.Warning, 500)
+		if n.Warning != "" && f.Level == doctor.LevelOK {
+			f.Level, f.Detail = doctor.LevelWarn, f.Detail+". "+shorten(n.Warning, 500)
 		}
 		all = append(all, f)
 		for i, old := range n.OldData {
 			if i == 3 {
 				break
 			}
-			all = append(all, store.Finding{Check: f.Check, Level: store.LevelWarn, Detail: shorten(old, 500),
+			all = append(all, doctor.Finding{Check: f.Check, Level: doctor.LevelWarn, Detail: shorten(old, 500),
 				Advice: "See After a failover in docs/failover.md."})
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"service/store"
+	"service/store/doctor"
 	"service/store/replica"
 )
 
@@ -40,7 +40,7 @@ func TestStandbyFindings(t *testing.T) {
 			t.Fatalf("got %q, want first %q", text, want)
 		}
 	}
-	if len(got) != 7 || got[0].Level != store.LevelOK {
+	if len(got) != 7 || got[0].Level != doctor.LevelOK {
 		t.Errorf("got %d findings, want 7: %q", len(got), text)
 	}
 }

@@ -39,3 +39,9 @@ const ExaminedSeqs = "1000"
 
 // PassesFilter is true of an event e that the filter of the interest i lets pass.
 const PassesFilter = "CASE WHEN i.filter IS NULL THEN 1 ELSE event_matches(i.filter, e.id, e.json) END"
+
+// ParseFilter reads a filter in its stored form.
+func ParseFilter(stored string) (*webhook.EventFilter, error) {
+	f := new(webhook.EventFilter)
+	return f, f.UnmarshalJSON([]byte(stored))
+}

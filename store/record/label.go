@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// CountLimit bounds the counts in [store.Totals], so that their cost is bounded. A count of
+// CountLimit bounds the counts in [record.Totals], so that their cost is bounded. A count of
 // CountLimit means that many or more.
 const CountLimit = 1000
 

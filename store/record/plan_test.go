@@ -41,6 +41,12 @@ var queryPlans = []struct {
 	args  int
 	want  string // part of the plan
 }{
+	{selectEventResults, 2, "SEARCH x USING PRIMARY KEY (program_id=? AND seq=?)"},
+	{selectEventResults, 2, "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)"},
+	{selectEventSpans, 3, "subscriptions_by_program (program_id=?)"},
+	{selectEventSpans, 3, "SEARCH i USING PRIMARY KEY (subscription_id=?)"},
+	{selectEventSpans, 3, "SEARCH r USING PRIMARY KEY (subscription_id=?)"},
+	{selectManySubscriptions, 2, "subscriptions_of_program (program_id=?)"},
 	{"SELECT " + TokenColumns + " FROM tokens WHERE hash = ?", 1, "USING INDEX sqlite_autoindex_tokens_2"},
 	{"SELECT " + EventColumns + " FROM events WHERE program_id = ? AND id = ?", 2, "events_by_id"},
 	{SelectSubscription, 2, "USING PRIMARY KEY"},
@@ -348,6 +354,12 @@ func TestBoundedPlans(t *testing.T) {
 		args  int
 		want  []string // the steps, in their order
 	}{
+		{selectSubscriptionTotal, 1, []string{
+			"CO-ROUTINE (subquery-2)", "SCAN subscriptions USING INDEX subscriptions_by_program", "SCAN (subquery-2)"}},
+		{SelectWaitingTotal, 1, []string{
+			"CO-ROUTINE (subquery-2)", "SCAN deliveries USING INDEX deliveries_due", "SCAN (subquery-2)"}},
+		{SelectNewestRow, 0, []string{"SEARCH events"}},
+		{SelectEventFrom, 1, []string{"SEARCH events USING INTEGER PRIMARY KEY (rowid>?)"}},
 		{selectLosses, 2, []string{
 			"CO-ROUTINE (subquery-4)", "CO-ROUTINE l", "SCAN losses USING INDEX losses_by_time", "SCAN l",
 			"SEARCH s USING PRIMARY KEY (id=?)", "SCAN (subquery-4)", "USE TEMP B-TREE FOR ORDER BY",

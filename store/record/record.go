@@ -32,6 +32,7 @@ type (
 	Alerts        struct{ *Reads }
 	Deliveries    struct{ *Reads }
 	Events        struct{ *Reads }
+	Figures       struct{ *Reads }
 	Incidents     struct{ *Reads }
 	Search        struct{ *Reads }
 	Subscriptions struct{ *Reads }

@@ -133,3 +133,9 @@ const selectPages = `SELECT page_count, freelist_count, page_size, auto_vacuum
 func ScanPages(scan ScanRow) (p Pages, err error) {
 	return p, scan(selectPages, nil, &p.All, &p.Free, &p.Size, &p.Vacuum)
 }
+
+// minMostlyFree is the minimum number of free bytes of a file that is mostly free.
+const minMostlyFree = 16 << 20
+
+// MostlyFree reports whether so much of a file of so many bytes is free that it should be shrunk.
+func MostlyFree(file, free int64) bool { return free > file/2 && free >= minMostlyFree }

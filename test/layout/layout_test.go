@@ -81,7 +81,7 @@ type privilege struct {
 var privileges = []privilege{
 	{"database/sql", "", []string{
 		"service/store", "service/store/certificate", "service/store/clock", "service/store/commits", "service/store/datadir",
-		"service/store/list", "service/store/people", "service/store/record", "service/store/sqlite",
+		"service/store/doctor", "service/store/list", "service/store/people", "service/store/record", "service/store/sqlite",
 	},
 		"the only SQL is in store and below it"},
 	{"database/sql/", "", []string{"service/store/sqlite"}, "drivers are store/sqlite's"},
@@ -229,6 +229,7 @@ var privileges = []privilege{
 		"service/store",
 		"service/store/commits",
 		"service/store/datadir",
+		"service/store/doctor",
 		"service/store/keyring",
 		"service/store/replica",
 		"service/store/sqlite",
@@ -249,6 +250,7 @@ var privileges = []privilege{
 		"service/store",
 		"service/store/clock",
 		"service/store/datadir",
+		"service/store/doctor",
 		"service/store/list",
 		"service/store/record",
 		"service/store/replica",

@@ -27,7 +27,7 @@ const (
 // larger are the packages that are above a limit, with their sizes. They may only shrink: an entry is
 // lowered when its package has, and removed when it is within the limits.
 var larger = map[string]size{
-	"store": {files: 65, lines: 15_839},
+	"store": {files: 62, lines: 14_568},
 }
 
 // size is that of a package.

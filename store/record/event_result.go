@@ -1,4 +1,4 @@
-package store
+package record
 
 import (
 	"context"
@@ -165,7 +165,7 @@ func (v *view) addSpans(results []EventResult, events []webhook.Event, programs 
 		var filter sql.NullString
 		err := scan(&program, &span.name, &span.after, &span.until, &filter, &span.accepted)
 		if err == nil && filter.Valid {
-			span.filter, err = parseFilter(filter.String)
+			span.filter, err = ParseFilter(filter.String)
 		}
 		all[program] = append(all[program], span)
 		n++

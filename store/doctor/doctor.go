@@ -1,4 +1,4 @@
-package store
+package doctor
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"service/store/datadir"
 	"service/store/keyring"
 	"service/store/people"
+	"service/store/record"
 	"service/store/replica"
 	"service/store/schema"
 	"service/store/sqlite"
@@ -78,39 +79,58 @@ const adviceRestore = "Stop the service and restore the data directory from its 
 
 const adviceMissing = "Follow the error message: service serve does not start until this is resolved."
 
-// Examine checks the data that this process has open. It reads the database for at most the
-// given time, which should be a few seconds, since no checkpoint can run during that; 0
-// skips that check.
-func (s *Store) Examine(ctx context.Context, reading time.Duration) []Finding {
+// Running is an open store, as far as it is examined.
+type Running struct {
+	Config
+	DB       *sqlite.DB
+	File     *keyring.File
+	Clock    *clock.Clock
+	NotReady error               // why the store cannot be written, nil if it can
+	Unused   []record.UnusedType // event types of the database that are not in use
+	Status   *replica.Status     // nil without a replica
+}
+
+// Examine checks the data that this process has open. It reads the database for at most the given
+// time, which should be a few seconds, since no checkpoint can run during that; 0 skips that check.
+func (o *Running) Examine(ctx context.Context, reading time.Duration) []Finding {
 	var x examination
-	scan, each := s.db.Reads(ctx)
-	x.files(s.dir, s.keys.File())
+	scan, each := o.DB.Reads(ctx)
+	x.files(o.Dir, o.File)
 	x.library()
-	x.disk(s.dir, s.disk.min, scan)
-	if err := s.Check(ctx); err != nil && s.db.Damaged() == nil {
+	x.disk(o.Dir, o.MinFreeDisk, scan)
+	if o.NotReady != nil && o.DB.Damaged() == nil {
 		x.add(LevelFail, checkDatabase, "Free disk space, or resolve the error; the service then resumes by itself.",
-			"the service is not ready: %v", err)
+			"the service is not ready: %v", o.NotReady)
 	}
-	switch found := s.db.Damaged(); {
+	switch found := o.DB.Damaged(); {
 	case found != nil:
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", found)
 	case reading > 0:
-		x.quickCheck(ctx, s.db.Readers(), reading)
+		x.quickCheck(ctx, o.DB.Readers(), reading)
 	}
-	cfg := Config{Dir: s.dir, MinFreeDisk: s.disk.min, Retention: s.retention}
-	x.database(scan, each, s.keys.File(), &cfg, s.clock)
-	x.eventTypes(s.unusedTypes)
-	status := s.Replica().Status()
-	if status.State != ReplicaOff {
-		x.content(status.Verified, status.VerifyInterval, time.Now())
+	x.database(scan, each, o.File, &o.Config, o.Clock)
+	x.eventTypes(o.Unused)
+	if o.Status != nil {
+		x.content(o.Status.Verified, o.Status.VerifyInterval, time.Now())
 	}
-	x.replica(status)
+	x.replica(o.Status)
 	return x
+}
+
+// Config says where the data is, and what the database does not.
+type Config struct {
+	Dir           string
+	SecretKeyFile string // "" for secret.key in Dir
+	MinFreeDisk   int64  // as for the store
+	Retention     webhook.Retention
+	Replica       *replica.Config  // nil for none
+	VerifyReplica time.Duration    // between two comparisons, 0 for none
+	Catalog       *webhook.Catalog // the event types of the binary and of files; nil if they do not matter
 }
 
 // Examine checks a data directory that no process has open, and changes nothing in it. It reads
 // the database for at most the given time. Its only error is that another process has the
-// directory, which wraps [ErrLocked].
+// directory, which wraps [sqlite.ErrLocked].
 func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding, error) {
 	var x, bucket examination
 	bucketCtx, cancel := context.WithTimeout(ctx, bucketTimeout)
@@ -145,7 +165,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	}
 	// Does not create the lock file, since this user may not be the service's.
 	lock, err := sqlite.LockDirReadOnly(cfg.Dir)
-	if errors.Is(err, ErrLocked) {
+	if errors.Is(err, sqlite.ErrLocked) {
 		return err
 	} else if err != nil {
 		x.add(LevelFail, checkDirectory, Remedy(err, ""), "%v", err)
@@ -208,13 +228,13 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 func (x *examination) saved(ctx context.Context, scan sqlite.ScanRow, each sqlite.EachRow, cfg *Config) {
 	if cfg.Replica != nil {
 		var text []byte
-		_ = scan("SELECT value FROM settings WHERE name = ?", []any{verifiedSetting}, &text)
-		if y := parseVerification(text, cfg.Replica.Target()); !y.Time.IsZero() || y.Failing {
+		_ = scan("SELECT value FROM settings WHERE name = ?", []any{VerifiedSetting}, &text)
+		if y := ParseVerification(text, cfg.Replica.Target()); !y.Time.IsZero() || y.Failing {
 			x.content(y, cfg.VerifyReplica, time.Now())
 		}
 	}
 	if cfg.Catalog != nil {
-		if unused, err := readEventTypes(ctx, each, cfg.Catalog); err == nil { // otherwise quickCheck reports it
+		if unused, err := record.ReadEventTypes(ctx, each, cfg.Catalog); err == nil { // otherwise quickCheck reports it
 			x.eventTypes(unused)
 		}
 	}
@@ -260,8 +280,8 @@ func (x *examination) database(scan sqlite.ScanRow, each sqlite.EachRow, file *k
 	if running != nil {
 		now = running.Now()
 	}
-	if u, err := measureUsage(scan, filepath.Join(cfg.Dir, datadir.Database), now, cfg.Retention); err == nil && cfg.Retention.All > 0 {
-		x.forecast(forecast(u, diskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), now)
+	if u, err := MeasureUsage(scan, filepath.Join(cfg.Dir, datadir.Database), now, cfg.Retention); err == nil && cfg.Retention.All > 0 {
+		x.forecast(Predict(u, DiskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), now)
 	}
 	var check []byte
 	if err := scan("SELECT value FROM settings WHERE name = ?", []any{keyring.CheckPlace}, &check); sqlite.NoRows(err, nil) != nil {
@@ -278,7 +298,7 @@ func (x *examination) database(scan sqlite.ScanRow, each sqlite.EachRow, file *k
 
 // clocks checks the times of a database: those of the clock running or, if that is nil, those that
 // it saved.
-func (x *examination) clocks(scan sqlite.ScanRow, keep Retention, running *clock.Clock, now time.Time) {
+func (x *examination) clocks(scan sqlite.ScanRow, keep webhook.Retention, running *clock.Clock, now time.Time) {
 	wall, counted := now, time.Duration(0)
 	if running != nil {
 		counted = running.Counted()
@@ -291,13 +311,13 @@ func (x *examination) clocks(scan sqlite.ScanRow, keep Retention, running *clock
 		wall, counted = time.UnixMilli(saved), time.Duration(ms)*time.Millisecond
 		x.clock(wall, now)
 	}
-	if more, since, err := clockDifference(scan, wall, counted, keep); err == nil { // otherwise quickCheck reports it
+	if more, since, err := clock.Difference(scan, wall, counted, keep.All); err == nil { // otherwise quickCheck reports it
 		x.counted(more, since)
 	}
 }
 
 // eventTypes reports the event types of the database that are not in use.
-func (x *examination) eventTypes(unused []UnusedType) {
+func (x *examination) eventTypes(unused []record.UnusedType) {
 	for _, u := range unused {
 		x.add(LevelWarn, checkEventTypes,
 			"Move the file out of event_types and restart the service to use the event type of the API, or keep the file. "+
@@ -385,8 +405,8 @@ func (x *examination) disk(dir string, minFree int64, scan sqlite.ScanRow) {
 		x.add(LevelWarn, checkDisk, "", "cannot determine the free space: %v", err)
 		return
 	}
-	d := disk{dir: dir, min: minFree}
-	_, need, low := d.check(scan)
+	d := FreeSpace{Dir: dir, Min: minFree}
+	_, need, low := d.Check(scan)
 	space := fmt.Sprintf("%d MiB of %d MiB free", room>>20, size>>20)
 	switch {
 	case low:
@@ -407,7 +427,7 @@ var minSQLite = [3]int{3, 51, 3}
 
 // library checks the version of SQLite.
 func (x *examination) library() {
-	v, err := SQLiteVersion()
+	v, err := sqlite.Version()
 	if err != nil {
 		x.add(LevelFail, checkSQLite, "Install another build of the service.", "cannot read its version: %v", err)
 		return
@@ -417,7 +437,7 @@ func (x *examination) library() {
 			"%s is older than %d.%d.%d", v, minSQLite[0], minSQLite[1], minSQLite[2])
 		return
 	}
-	x.ok(checkSQLite, "%s (driver %s)", v, DriverName)
+	x.ok(checkSQLite, "%s (driver %s)", v, sqlite.DriverName)
 }
 
 // newEnough reports whether a version of SQLite is at least minSQLite.
@@ -580,17 +600,17 @@ const adviceNoReplica = "Configure a replica with --litestream, so that a lost d
 	"service backup create."
 
 // replica checks the status of the replica of the running service.
-func (x *examination) replica(y ReplicaStatus) {
+func (x *examination) replica(y *replica.Status) {
 	switch {
-	case y.State == ReplicaOff:
+	case y == nil:
 		x.add(LevelWarn, checkReplicated, adviceNoReplica, "not configured")
-	case y.State == ReplicaFailing && y.Cause == "":
+	case y.State == replica.StateFailing && y.Cause == "":
 		x.add(LevelFail, checkReplicated, "Resolve the error; the service retries automatically.", "%s is %v behind: %s", y.Target,
 			y.Lag.Round(time.Second), y.Err)
-	case y.State == ReplicaFailing:
+	case y.State == replica.StateFailing:
 		x.add(LevelFail, checkReplicated, y.Cause.Remedy()+" The service retries automatically.", "%s is %v behind (%s): %s", y.Target,
 			y.Lag.Round(time.Second), y.Cause, y.Err)
-	case y.State == ReplicaOpening || y.Lag > replicaBehind:
+	case y.State == replica.StateOpening || y.Lag > replicaBehind:
 		x.add(LevelWarn, checkReplicated, "Check the bandwidth to the replica; it catches up automatically.", "%s is %v behind", y.Target,
 			y.Lag.Round(time.Second))
 	case y.TermComplete:

@@ -1,4 +1,4 @@
-package store
+package record_test
 
 import (
 	"fmt"
@@ -7,6 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"service/store/record"
+	"service/store/sqlite"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -24,9 +27,9 @@ func TestEventResults(t *testing.T) {
 	subscribe(t, s, "p", "channel_created")
 	first := publish(t, s, "p", "content_updated", "content_deleted")
 	for i, status := range []int{200, 404, 503, 200} {
-		c := send(t, s, queue(t, s, subs[i].ID), status)
+		c := send(t, s, subs[i].ID, status)
 		if i == 3 {
-			if _, err := s.Deliveries().Redeliver(t.Context(), "p", subs[i].ID, c.ID); err != nil {
+			if _, err := storetest.Redeliver(t.Context(), s, "p", subs[i].ID, c.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -39,7 +42,7 @@ func TestEventResults(t *testing.T) {
 		events[i].ProgramID = "p"
 	}
 	got, err := s.Events().Results(t.Context(), events)
-	want := []EventResult{
+	want := []record.EventResult{
 		{Waiting: 5}, {},
 		{Delivered: 2, Failed: 1, Retrying: 1, Waiting: 1}, {},
 	}
@@ -48,11 +51,11 @@ func TestEventResults(t *testing.T) {
 	}
 
 	// A deleted subscription does not retry.
-	if _, err := s.Subscriptions().Delete(t.Context(), "p", subs[2].ID); err != nil {
+	if _, err := storetest.DeleteSubscription(t.Context(), s, "p", subs[2].ID); err != nil {
 		t.Fatal(err)
 	}
 	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
-		got[0] != (EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
+		got[0] != (record.EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
 		t.Errorf("after a subscription was deleted: %+v, %v", got, err)
 	}
 
@@ -61,10 +64,10 @@ func TestEventResults(t *testing.T) {
 		"DELETE FROM delivery_events WHERE delivery IN (SELECT num FROM deliveries WHERE subscription_id = '" + subs[0].ID + "')",
 		fmt.Sprintf("INSERT INTO delivered VALUES ('%s', 'content_updated', %d, %d)", subs[0].ID, first[0].Seq, first[0].Seq),
 	} {
-		must(t, s.Write(t.Context(), func(w Write) error { return w.t.Exec(statement) }))
+		must(t, write(s, func(t *sqlite.Tx) error { return t.Exec(statement) }))
 	}
 	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
-		got[0] != (EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
+		got[0] != (record.EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
 		t.Errorf("after deliveries were removed: %+v, %v", got, err)
 	}
 }

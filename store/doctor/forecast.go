@@ -1,18 +1,12 @@
-package store
+package doctor
 
 import (
-	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"service/store/datadir"
-	"service/store/list"
 	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
@@ -56,17 +50,17 @@ const emptyDatabase = 400 << 10
 const day = 24 * time.Hour
 
 // rateSpan is the period over which the rate of events is measured.
-func (r Retention) rateSpan() time.Duration { return min(r.All, day) }
+func rateSpan(keep webhook.Retention) time.Duration { return min(keep.All, day) }
 
-// forecast computes a forecast from measured usage. An event costs its own bytes until
+// Predict computes a forecast from measured usage. An event costs its own bytes until
 // keep.All, and those of its deliveries until keep.Delivered. It assumes that stored events
 // arrived evenly since the oldest, and that new ones arrive at today's rate.
-func forecast(u Usage, d Disk, keep Retention) Forecast {
+func Predict(u Usage, d Disk, keep webhook.Retention) Forecast {
 	f := Forecast{Copy: u.Used, Full: d.Low}
-	if free := u.File - u.Used; !u.Shrinks && free > u.File/shrinkAbove && free >= minShrink {
+	if free := u.File - u.Used; !u.Shrinks && sqlite.MostlyFree(u.File, free) {
 		f.Stuck = free
 	}
-	span := keep.rateSpan()
+	span := rateSpan(keep)
 	switch {
 	case u.Empty || keep.All <= 0:
 		return f
@@ -76,7 +70,7 @@ func forecast(u Usage, d Disk, keep Retention) Forecast {
 	}
 	f.Known = true
 	perDay := float64(u.Recent) * float64(day) / float64(span)
-	all, delivered, age := days(keep.All), days(keep.delivered()), days(max(u.At.Sub(u.Oldest), time.Minute))
+	all, delivered, age := days(keep.All), days(keep.DeliveredFor()), days(max(u.At.Sub(u.Oldest), time.Minute))
 	age = min(age, all)
 	// Split the stored bytes into events and deliveries by the size of an event.
 	base := float64(min(emptyDatabase, u.Used))
@@ -151,18 +145,13 @@ func (f Forecast) DiskFull() string {
 	return "the disk will be full on " + f.FullAt.UTC().Format("2 January 2006")
 }
 
-const (
-	// Rows of the log are only appended, so the rowid rises with time.
-	selectNewestRow = "SELECT coalesce(max(rowid), 0) FROM events"
-	selectEventFrom = "SELECT rowid, received_at FROM events WHERE rowid >= ? ORDER BY rowid LIMIT 1"
-	// The row, its entries in three indexes, and 10 % for partly filled pages.
-	selectEventBytes = `SELECT coalesce(CAST(
-			avg(octet_length(json) + 2 * length(id) + 4 * length(program_id) + 2 * length(name) + 40) * 1.1 AS INTEGER), 0)
-		FROM (SELECT json, id, program_id, name FROM events ORDER BY rowid DESC LIMIT 200)`
-)
+// The row, its entries in three indexes, and 10 % for partly filled pages.
+const selectEventBytes = `SELECT coalesce(CAST(
+		avg(octet_length(json) + 2 * length(id) + 4 * length(program_id) + 2 * length(name) + 40) * 1.1 AS INTEGER), 0)
+	FROM (SELECT json, id, program_id, name FROM events ORDER BY rowid DESC LIMIT 200)`
 
-// measureUsage measures a database. Its cost does not depend on how much is stored.
-func measureUsage(scan sqlite.ScanRow, path string, now time.Time, keep Retention) (u Usage, err error) {
+// MeasureUsage measures a database. Its cost does not depend on how much is stored.
+func MeasureUsage(scan sqlite.ScanRow, path string, now time.Time, keep webhook.Retention) (u Usage, err error) {
 	u.At = now
 	p, err := sqlite.ScanPages(scan)
 	if err != nil {
@@ -173,50 +162,27 @@ func measureUsage(scan sqlite.ScanRow, path string, now time.Time, keep Retentio
 		u.File = max(u.File, info.Size())
 	}
 	var newest, oldest, received int64
-	if err := scan(selectNewestRow, nil, &newest); err != nil || newest == 0 {
+	if err := scan(record.SelectNewestRow, nil, &newest); err != nil || newest == 0 {
 		u.Empty = err == nil
 		return u, err
 	}
 	if err := scan(selectEventBytes, nil, &u.EventBytes); err != nil {
 		return u, err
 	}
-	if err := scan(selectEventFrom, []any{1}, &oldest, &received); err != nil {
+	if err := scan(record.SelectEventFrom, []any{1}, &oldest, &received); err != nil {
 		return u, err
 	}
 	if oldest == 1 {
 		u.Begun = time.UnixMilli(received).UTC()
 	}
-	from, at, err := rowAt(scan, oldest, newest, now.Add(-keep.All))
+	from, at, err := record.RowAt(scan, oldest, newest, now.Add(-keep.All))
 	if err != nil {
 		return u, err
 	}
 	u.Oldest, u.Events = at, newest-from+1
-	from, _, err = rowAt(scan, oldest, newest, now.Add(-keep.rateSpan()))
+	from, _, err = record.RowAt(scan, oldest, newest, now.Add(-rateSpan(keep)))
 	u.Recent = newest - from + 1
 	return u, err
-}
-
-// rowAt returns the first row of the log that was accepted at a time or later, and when;
-// newest+1 if there is none.
-func rowAt(scan sqlite.ScanRow, oldest, newest int64, at time.Time) (row int64, accepted time.Time, err error) {
-	low, high := oldest, newest+1 // rows may be missing in between
-	for row = high; low < high; {
-		middle := low + (high-low)/2
-		var found, received int64
-		err := scan(selectEventFrom, []any{middle}, &found, &received)
-		if errors.Is(err, sql.ErrNoRows) {
-			high = middle
-			continue
-		} else if err != nil {
-			return 0, time.Time{}, err
-		}
-		if received < at.UnixMilli() {
-			low = found + 1
-		} else {
-			row, high, accepted = found, middle, time.UnixMilli(received).UTC()
-		}
-	}
-	return row, accepted, nil
 }
 
 // warnFull is how long before the disk is full an examination warns.
@@ -233,57 +199,4 @@ func (x *examination) forecast(f Forecast, now time.Time) {
 	default:
 		x.ok(checkForecast, "%s", f)
 	}
-}
-
-// Forecast predicts the size of the database if events keep arriving as in the last day.
-func (s Figures) Forecast(ctx context.Context) (Forecast, error) { return s.core.forecast(ctx) }
-
-func (s *core) forecast(ctx context.Context) (Forecast, error) {
-	scan, _ := s.db.Reads(ctx)
-	u, err := measureUsage(scan, filepath.Join(s.dir, datadir.Database), s.clock.Now(), s.retention)
-	if err != nil {
-		return Forecast{}, err
-	}
-	return forecast(u, diskOf(s.dir, s.disk.min, scan), s.retention), nil
-}
-
-// Totals counts the records of all programs.
-type Totals struct {
-	Subscriptions int   // not deleted, at most CountLimit
-	Waiting       int   // deliveries with a scheduled next attempt, at most CountLimit
-	WaitingEvents int64 // events in these deliveries, excluding pings
-}
-
-var (
-	selectSubscriptionTotal = `SELECT count(*)
-		FROM (SELECT 1 FROM subscriptions INDEXED BY subscriptions_by_program WHERE deleted_at IS NULL
-		AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
-	selectWaitingTotal = `SELECT count(*), coalesce(sum(json_array_length(seqs)), 0)
-		FROM (SELECT seqs FROM deliveries INDEXED BY deliveries_due WHERE next_attempt_at IS NOT NULL
-		AND program_id` + list.CanBeUsed + ` LIMIT ?1)`
-)
-
-// Totals counts the records. It reads the counts one after another, so they may be of slightly
-// different moments.
-func (s Figures) Totals(ctx context.Context) (t Totals, err error) {
-	limit := []any{record.CountLimit}
-	if err = s.db.Scan(ctx, selectSubscriptionTotal, limit, &t.Subscriptions); err != nil {
-		return t, err
-	}
-	return t, s.db.Scan(ctx, selectWaitingTotal, limit, &t.Waiting, &t.WaitingEvents)
-}
-
-// Arrived counts the events of all programs that were accepted since a time. Events of programs that
-// moved here, which keep their times, make the count inexact.
-func (s Figures) Arrived(ctx context.Context, since time.Time) (n int64, err error) {
-	scan := func(query string, args []any, into ...any) error { return s.db.Scan(ctx, query, args, into...) }
-	var newest, oldest, received int64
-	if err = scan(selectNewestRow, nil, &newest); err != nil || newest == 0 {
-		return 0, err
-	}
-	if err = scan(selectEventFrom, []any{1}, &oldest, &received); err != nil {
-		return 0, err
-	}
-	from, _, err := rowAt(scan, oldest, newest, since)
-	return newest - from + 1, err
 }

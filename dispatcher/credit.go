@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -125,7 +126,7 @@ func (d *Dispatcher) offer(q *subscriptionQueue, now time.Time) bool {
 	keys := q.credit.Keys[:0]
 	for i := range q.Interests {
 		in := &q.Interests[i]
-		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
+		key := watch.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 		// A range that has ended contains no new event.
 		if in.Until == math.MaxInt64 && d.interested[key].len() <= maxInlineSubscriptions {
 			keys = append(keys, key)

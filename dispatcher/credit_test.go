@@ -13,6 +13,7 @@ import (
 	"service/store"
 	"service/store/sqlite"
 	"service/store/storetest"
+	"service/store/watch"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -73,7 +74,7 @@ func newQueue(t *testing.T, s *store.Store) *store.Queue {
 	return q
 }
 
-var contentUpdated = store.EventKey{ProgramID: "p", Name: "content_updated"}
+var contentUpdated = watch.EventKey{ProgramID: "p", Name: "content_updated"}
 
 // publish publishes one event.
 func publish(t *testing.T, s *store.Store) {
@@ -111,7 +112,7 @@ func TestEventsDuringInlineDeliveryAreSentImmediately(t *testing.T) {
 	d.mu.Lock()
 	q := d.queues[f.Queue.SubscriptionID]
 	d.mu.Unlock()
-	d.apply(store.Changes{Events: map[store.EventKey]int64{contentUpdated: 2}})
+	d.apply(watch.Changes{Events: map[watch.EventKey]int64{contentUpdated: 2}})
 	d.mu.Lock()
 	d.dispatch(t.Context(), time.Now())
 	j := job{queue: q, id: q.SubscriptionID, kind: store.CreditEvents, class: q.credit.Class}
@@ -186,7 +187,7 @@ func TestPingDuringProbe(t *testing.T) {
 	if claim := d.awaitClaim(t.Context(), probe, d.spendCredit(t.Context(), probe)); claim == nil || !claim.Probe {
 		t.Fatalf("got claim %+v, want a probe", claim)
 	}
-	d.apply(store.Changes{Queued: map[string]struct{}{q.SubscriptionID: {}}})
+	d.apply(watch.Changes{Queued: map[string]struct{}{q.SubscriptionID: {}}})
 	ping := reserve()
 	d.mu.Lock()
 	d.release(probe, &store.Recorded{HealthChanged: true}, time.Now())

@@ -51,6 +51,7 @@ import (
 
 	"service/dispatcher/client"
 	"service/store"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -131,7 +132,7 @@ type Dispatcher struct {
 	mu          sync.Mutex // guards the fields below
 	stopping    bool
 	queues      map[string]*subscriptionQueue   // by subscription id
-	interested  map[store.EventKey]*queueSet    // the queues that want an event
+	interested  map[watch.EventKey]*queueSet    // the queues that want an event
 	filtered    map[*subscriptionQueue]struct{} // the queues with a filter
 	passedBy    time.Time                       // when the cursors of those that have passed events are stored; zero for none
 	programs    map[string]*program             // by id
@@ -161,7 +162,7 @@ func New(cfg Config) *Dispatcher {
 		wakeup:      make(chan struct{}, 1),
 		alerts:      make(chan struct{}, 1),
 		queues:      make(map[string]*subscriptionQueue),
-		interested:  make(map[store.EventKey]*queueSet),
+		interested:  make(map[watch.EventKey]*queueSet),
 		filtered:    make(map[*subscriptionQueue]struct{}),
 		programs:    make(map[string]*program),
 		limits:      make(map[string]int),
@@ -305,7 +306,7 @@ func (d *Dispatcher) untilAvailable(ctx context.Context, message string, do func
 
 // loop updates the queues when the store changes, a timer expires or a worker wakes
 // it, until ctx ends.
-func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) {
+func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *watch.Watcher) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	released := d.store.Holds().Released()
@@ -348,7 +349,7 @@ func (d *Dispatcher) loop(ctx, sendCtx context.Context, watcher *store.Watcher) 
 }
 
 // apply updates the queues for committed changes.
-func (d *Dispatcher) apply(changes store.Changes) {
+func (d *Dispatcher) apply(changes watch.Changes) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, n := time.Now(), 0
@@ -393,7 +394,7 @@ func (d *Dispatcher) apply(changes store.Changes) {
 
 // applyEvents tells the queues that want events with a key that there are some up to seq, and adds to
 // past those whose filters exclude them. It calls next for every queue. The caller holds d.mu.
-func (d *Dispatcher) applyEvents(key store.EventKey, seq int64, past []passing, next func(), now time.Time) []passing {
+func (d *Dispatcher) applyEvents(key watch.EventKey, seq int64, past []passing, next func(), now time.Time) []passing {
 	queues := d.interested[key]
 	examine := queues.examine(d.store, key, seq)
 	for q := range queues.all {
@@ -478,7 +479,7 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 	d.join(q)
 	for i := range q.Interests {
 		in := &q.Interests[i]
-		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
+		key := watch.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 		if d.interested[key] == nil {
 			d.interested[key] = &queueSet{name: in.Name}
 		}
@@ -497,7 +498,7 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 func (d *Dispatcher) uninstall(q *subscriptionQueue) {
 	delete(d.filtered, q)
 	for _, in := range q.Interests {
-		key := store.EventKey{ProgramID: q.ProgramID, Name: in.Name}
+		key := watch.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 		all := d.interested[key]
 		if all == nil {
 			continue

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/watch"
 )
 
 const (
@@ -22,7 +23,7 @@ type passing struct {
 // examine returns a function for the filters of the queues in the set: the newest seq of a key that
 // an interest includes, after those that were examined before, up to seq. It is seq if that is not
 // known. The events are read with its first call.
-func (s *queueSet) examine(st *store.Store, key store.EventKey, seq int64) func(*store.Interest) int64 {
+func (s *queueSet) examine(st *store.Store, key watch.EventKey, seq int64) func(*store.Interest) int64 {
 	var events *store.Examined
 	return func(in *store.Interest) int64 {
 		if events == nil {

@@ -10,12 +10,13 @@ import (
 
 	"service/store"
 	"service/store/storetest"
+	"service/store/watch"
 	"service/webhook"
 )
 
 // dispatcherWithSubscriptions returns a dispatcher that does not run, with
 // subscriptions to one event name.
-func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.Duration) (*Dispatcher, store.EventKey) {
+func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.Duration) (*Dispatcher, watch.EventKey) {
 	tb.Helper()
 	s, err := store.Open(tb.Context(), store.Config{Dir: tb.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -23,7 +24,7 @@ func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.D
 	}
 	tb.Cleanup(func() { s.Close() })
 	d := New(Config{Store: s, BatchWindow: window})
-	key := store.EventKey{ProgramID: "p", Name: "content_updated"}
+	key := watch.EventKey{ProgramID: "p", Name: "content_updated"}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range subscriptions {
@@ -73,7 +74,7 @@ func BenchmarkApplyManySubscriptions(b *testing.B) {
 			for b.Loop() {
 				seq++
 				wait := d.longestLockWait(func() {
-					d.apply(store.Changes{Events: map[store.EventKey]int64{key: seq}})
+					d.apply(watch.Changes{Events: map[watch.EventKey]int64{key: seq}})
 					d.mu.Lock()
 					d.expire(time.Now())
 					d.mu.Unlock()
@@ -100,7 +101,7 @@ func TestApplyReleasesLock(t *testing.T) {
 		applied := make(chan struct{})
 		go func() {
 			defer close(applied)
-			d.apply(store.Changes{Events: map[store.EventKey]int64{key: seq + 1}})
+			d.apply(watch.Changes{Events: map[watch.EventKey]int64{key: seq + 1}})
 		}()
 		noted := 0
 		for noted == 0 {
@@ -147,7 +148,7 @@ func BenchmarkApplyFilters(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		d.apply(store.Changes{Events: map[store.EventKey]int64{key: events[0].Seq}})
+		d.apply(watch.Changes{Events: map[watch.EventKey]int64{key: events[0].Seq}})
 	}
 	for _, q := range d.queues {
 		if q.wantedSeq != q.readSeq {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// queueSet holds the queues that want the events with one store.EventKey, sorted by
+// queueSet holds the queues that want the events with one watch.EventKey, sorted by
 // subscription id. In this order their deliveries are neighbors in the tables and
 // indexes, so that storing them writes each database page once.
 type queueSet struct {

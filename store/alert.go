@@ -9,6 +9,7 @@ import (
 
 	"service/store/list"
 	"service/store/sqlite"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -53,7 +54,7 @@ func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident
 		s.logger.LogAttrs(context.Background(), level, a.Summary(), attributes...)
 		s.alerts[a.Name].Add(1)
 		if s.sendAlerts {
-			s.watchers.notify(func(c *Changes) { c.Alerts = true })
+			s.watchers.Notify(func(c *watch.Changes) { c.Alerts = true })
 		}
 	})
 	r, err := t.ExecResult("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, "+
@@ -179,7 +180,7 @@ func (s Alerts) Record(c *AlertClaim, a *webhook.Attempt, step webhook.Step) err
 				s.clock.Stored(step.NextAttemptAt), c.ID)
 		}
 		status, code := outcome(a)
-		t.AfterCommit(func() { s.watchers.notify(func(c *Changes) { c.AlertSends = true }) })
+		t.AfterCommit(func() { s.watchers.Notify(func(c *watch.Changes) { c.AlertSends = true }) })
 		return t.Exec("UPDATE alert_sends SET status = ?, next_attempt_at = ?, response_status = ?, error = ?, attempted_at = ? WHERE num = ?",
 			string(step.Status), s.clock.Stored(step.NextAttemptAt), status, code, s.clock.Now().UnixMilli(), c.send)
 	})

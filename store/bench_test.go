@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/tail"
 	"service/webhook"
 )
 
@@ -240,7 +241,7 @@ func BenchmarkCatchUp(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	s.tail = newTail(0)
+	s.tail = tail.New(0)
 	l := queue(b, s, sub.ID)
 	b.ReportAllocs()
 	n := 0

@@ -322,7 +322,7 @@ func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 	}
 	err := t.Exec("INSERT INTO bulk_runs (id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, "+
 		"admin, address, created_at) VALUES (?, ?, ?, ?, ?, 0, 'running', '', NULL, 0, '{}', ?, ?, ?)",
-		n.ID, n.ProgramID, string(n.Action), jsonText(bulkQuery{n.Query.Filters, n.Query.Ranges}), newest,
+		n.ID, n.ProgramID, string(n.Action), sqlite.JSONText(bulkQuery{n.Query.Filters, n.Query.Ranges}), newest,
 		n.Audit.Admin, n.Audit.Address, s.clock.Now().UnixMilli())
 	if err != nil {
 		return webhook.BulkRun{}, err
@@ -542,12 +542,12 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	}
 	t.AfterCommit(func() {
 		for _, id := range pings {
-			s.watchers.dropped(id)
+			s.watchers.Dropped(id)
 		}
 		// The queue's next due time was that of a cancelled delivery, and an ordered
 		// queue waits for it: the next claim updates it.
 		for id := range queues {
-			s.watchers.queued(id)
+			s.watchers.Queued(id)
 		}
 		s.metrics.ended[webhook.FailureCancelled].Add(float64(n))
 	})
@@ -575,7 +575,7 @@ func (w DeliveryWrites) Cancel(programID, subscriptionID, id string, by webhook.
 	switch {
 	case splitting:
 		w.t.deliveryChanged(num)
-		w.t.AfterCommit(func() { w.t.s.watchers.subscriptionChanged(subscriptionID) })
+		w.t.AfterCommit(func() { w.t.s.watchers.SubscriptionChanged(subscriptionID) })
 		err = w.t.Exec(deleteSplit, num)
 	case status.Final():
 		return webhook.NewError(webhook.CodeConflict, "The delivery is already completed: its status is "+string(status)+".")

@@ -9,6 +9,7 @@ import (
 
 	"service/store/list"
 	"service/store/sqlite"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -37,7 +38,7 @@ func (s BulkRuns) Run(ctx context.Context) error {
 // wait for redeliveries to complete, it sleeps until a delivery changes.
 func (s *core) workBulkRuns(ctx context.Context) error {
 	work := s.newSteps(sweepPace)
-	var changes *Watcher // open while all runs wait
+	var changes *watch.Watcher // open while all runs wait
 	stopWaiting := func() {
 		if changes != nil {
 			changes.Close()
@@ -74,7 +75,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 			continue
 		}
 		if changes == nil {
-			changes = s.watch(true) // before another turn, which sees the changes until now
+			changes = s.watchers.Watch(true) // before another turn, which sees the changes until now
 			continue
 		}
 		if err := s.awaitRoom(ctx, changes); err != nil {
@@ -85,7 +86,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 
 // awaitRoom waits until a waiting bulk run may continue: until a delivery has changed or a run
 // was created or cancelled, and at least bulkPause.
-func (s *core) awaitRoom(ctx context.Context, changes *Watcher) error {
+func (s *core) awaitRoom(ctx context.Context, changes *watch.Watcher) error {
 	select {
 	case <-changes.C:
 		changes.Take()
@@ -380,7 +381,7 @@ func (b *bulkWork) apply(t *tx, chosen []bulkFound) error {
 	}
 	t.AfterCommit(func() {
 		for id := range ids {
-			b.s.watchers.queued(id)
+			b.s.watchers.Queued(id)
 		}
 	})
 	if err := b.s.redeliverAll(t, nums, b.run.num); err != nil {
@@ -395,7 +396,7 @@ func (b *bulkWork) move(t *tx, step *bulkStep, did *bulkResult) error {
 	if step.subscription != "" {
 		after = b.run.after
 	}
-	if err := t.Exec(moveBulkRun, after, b.run.Done+did.done, jsonText(did.skipped), b.run.ID); err != nil {
+	if err := t.Exec(moveBulkRun, after, b.run.Done+did.done, sqlite.JSONText(did.skipped), b.run.ID); err != nil {
 		return err
 	}
 	for _, l := range did.left {

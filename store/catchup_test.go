@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"service/store/tail"
 	"service/webhook"
 )
 
@@ -21,7 +22,7 @@ func TestCatchUpBoundedByNewest(t *testing.T) {
 	for _, name := range []string{"channel_created", "content_updated", "channel_created", "content_updated"} {
 		publish(t, s, "p", name)
 	}
-	s.tail = newTail(0)
+	s.tail = tail.New(0)
 	for newest := range int64(5) {
 		w, err := s.Queues().waiting(context.Background(), queue(t, s, sub.ID), newest, 10, 1<<20)
 		if err != nil {
@@ -54,7 +55,7 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 		webhook.HealthPolicy{}); err != nil {
 		t.Fatal(err)
 	}
-	s.tail = newTail(0)
+	s.tail = tail.New(0)
 	hide := func(from, to string) {
 		if err := s.writer.do(func(t *tx) error {
 			return t.Exec("UPDATE events SET program_id = '" + to + "' WHERE program_id = '" + from + "'")
@@ -107,7 +108,7 @@ func TestCatchUpMatchesTail(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s.tail = newTail(0)
+				s.tail = tail.New(0)
 				got, err := s.Queues().waiting(context.Background(), l, l.Wanted, count, size)
 				if d := cmp.Diff(want, got); err != nil || d != "" {
 					t.Errorf("after %d, %d events, %d bytes: %v %s", seen, count, size, err, d)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store/sqlite"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -92,7 +93,7 @@ func (w ChannelWrites) put(c *webhook.AlertChannel) error {
 	}
 	c.UpdatedAt = w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	return w.t.Exec("INSERT OR REPLACE INTO alert_channels ("+channelColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-		c.ID, string(c.Kind), c.Name, target, jsonText(c.Alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
+		c.ID, string(c.Kind), c.Name, target, sqlite.JSONText(c.Alerts), c.Active, c.CreatedAt.UnixMilli(), c.UpdatedAt.UnixMilli())
 }
 
 // Get returns an alert channel as of this write.
@@ -146,7 +147,7 @@ func (w ChannelWrites) Test(id string) (num int64, err error) {
 
 // alertQueued notifies the dispatcher, after the commit, of an alert to send.
 func (t *tx) alertQueued() {
-	t.AfterCommit(func() { t.s.watchers.notify(func(c *Changes) { c.Alerts = true }) })
+	t.AfterCommit(func() { t.s.watchers.Notify(func(c *watch.Changes) { c.Alerts = true }) })
 }
 
 const insertSends = `INSERT INTO alert_sends (channel_id, program_id, subscription_id, alert, name, status, attempts_made,

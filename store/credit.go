@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"service/store/tail"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -58,9 +60,9 @@ type Credit struct {
 	Splits bool
 
 	// For an offered credit:
-	Program *ProgramSlots // of the queue's program
-	Class   SlotClass     // of the queue
-	Keys    []EventKey    // the events that it matches
+	Program *ProgramSlots    // of the queue's program
+	Class   SlotClass        // of the queue
+	Keys    []watch.EventKey // the events that it matches
 
 	offered bool
 }
@@ -106,10 +108,10 @@ type Credits struct {
 	C <-chan *Forming
 
 	c   chan *Forming // has room for all slots, so the writer never blocks
-	log *tail
+	log *tail.Tail
 
 	mu      sync.Mutex
-	offers  map[EventKey][]*Credit
+	offers  map[watch.EventKey][]*Credit
 	slots   int                    // their number
 	taken   int                    // slots
 	quick   int                    // of them, taken for SlotQuick and SlotBusy
@@ -129,7 +131,7 @@ const quickTurns = 64
 // NewCredits returns the credits for a number of slots, at least 1. They are paused.
 func NewCredits(slots int) *Credits {
 	c := make(chan *Forming, slots)
-	return &Credits{C: c, c: c, slots: slots, offers: make(map[EventKey][]*Credit), paused: true}
+	return &Credits{C: c, c: c, slots: slots, offers: make(map[watch.EventKey][]*Credit), paused: true}
 }
 
 // SetCredits makes the writer spend the credits offered in c from now on.
@@ -321,7 +323,7 @@ func (c *Credits) close(cr *Credit) {
 
 // Forget frees the memory kept for a key that no subscription wants any more. No credit may be
 // offered for it.
-func (c *Credits) Forget(key EventKey) {
+func (c *Credits) Forget(key watch.EventKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.offers, key)
@@ -356,7 +358,7 @@ func (c *Credits) take(t *tx) {
 	budget, bytes := maxInlineSeen, inlineBytes
 	for i := range t.accepted {
 		e := &t.accepted[i]
-		key := EventKey{e.ProgramID, e.Name}
+		key := watch.EventKey{ProgramID: e.ProgramID, Name: e.Name}
 		for n := len(c.offers[key]) - 1; n >= 0; n-- { // close replaces the closed offer by the last one
 			if len(t.formed) == maxSpent {
 				return
@@ -386,12 +388,12 @@ func (c *Credits) take(t *tx) {
 // gather collects from memory what waits for a queue, including the accepted events. It returns
 // false if nothing waits, or if it would have to read from disk or scan more than budget
 // earlier events. It subtracts those it scanned from budget.
-func (t *tx) gather(g *gathering, log *tail, budget *int) bool {
+func (t *tx) gather(g *gathering, log *tail.Tail, budget *int) bool {
 	if g.fields != nil && g.budget <= 0 {
 		return false
 	}
 	reached, full := g.queue.Seen, false
-	visit := func(seq int64, e *tailEvent) bool {
+	visit := func(seq int64, e *tail.Event) bool {
 		reached, full = seq, !g.visit(seq, e)
 		return !full
 	}
@@ -405,7 +407,7 @@ func (t *tx) gather(g *gathering, log *tail, budget *int) bool {
 			if e.Seq-reached-1 > int64(*budget) {
 				return false
 			}
-			log.scan(g.queue.ProgramID, g.queue.Seen, visit)
+			log.Scan(g.queue.ProgramID, g.queue.Seen, visit)
 			*budget -= int(reached - g.queue.Seen)
 		}
 		first = false
@@ -415,7 +417,7 @@ func (t *tx) gather(g *gathering, log *tail, budget *int) bool {
 		if reached+1 != e.Seq {
 			return false
 		}
-		visit(e.Seq, &tailEvent{id: e.ID, name: e.Name, received: e.ReceivedAt.UnixMilli(), json: e.JSON, trace: e.Trace})
+		visit(e.Seq, &tail.Event{Id: e.ID, Name: e.Name, Received: e.ReceivedAt.UnixMilli(), Json: e.JSON, Trace: e.Trace})
 	}
 	return len(g.Seqs) > 0
 }

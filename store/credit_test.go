@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 
 	"service/store/record"
+	"service/store/tail"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -36,7 +38,7 @@ func dueKind(s *Store, id string, kind CreditKind) *Credit {
 
 func creditFor(q *Queue) *Credit {
 	return &Credit{Queue: q, Count: 100, Size: webhook.MaxDeliveryBytes, Program: new(ProgramSlots),
-		Keys: []EventKey{{q.ProgramID, "content_updated"}}}
+		Keys: []watch.EventKey{{ProgramID: q.ProgramID, Name: "content_updated"}}}
 }
 
 // offered returns the result of an offered credit that was spent.
@@ -120,7 +122,7 @@ func TestInlineDeliverySkipsUnreadLog(t *testing.T) {
 	program(t, s, "p")
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated", "content_updated")
-	s.tail.limit = 0
+	s.tail = tail.New(0)
 	publish(t, s, "p", "content_created") // the tail drops everything
 	credits := offer(s, l)
 	publish(t, s, "p", "content_updated")

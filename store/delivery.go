@@ -8,6 +8,7 @@ import (
 
 	"service/store/record"
 	"service/store/sqlite"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -31,7 +32,7 @@ func (s Subscriptions) Test(ctx context.Context, programID, subscriptionID strin
 func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID string, event *webhook.Event,
 	also []func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	id := webhook.NewID()
-	result, stop := s.watchers.awaitResult(id)
+	result, stop := s.watchers.AwaitResult(id)
 	defer stop()
 	var d webhook.Delivery
 	sub, err := s.change(ctx, programID, subscriptionID, also, func(t *tx, sub *webhook.Subscription) (err error) {
@@ -73,45 +74,39 @@ func (s Subscriptions) change(ctx context.Context, programID, subscriptionID str
 	return sub, err
 }
 
-// ProbeResult is the first attempt of a probe.
-type ProbeResult struct {
-	DeliveryID string
-	Attempt    webhook.Attempt
-}
-
 // Probe makes the next probe of a failing subscription due now, and waits until its first
 // attempt completes. That is a ping if the subscription is rejecting, or if nothing waits for
 // it. If ctx ends first, it returns ctx's error, and the probe continues. The functions also
 // run in the same write.
 func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID string,
-	also ...func(Write) error) (webhook.Subscription, ProbeResult, error) {
+	also ...func(Write) error) (webhook.Subscription, watch.ProbeResult, error) {
 	ping := webhook.NewID()
-	pinged, stopPing := s.watchers.awaitResult(ping)
+	pinged, stopPing := s.watchers.AwaitResult(ping)
 	defer stopPing()
-	probed, stopProbe := s.watchers.awaitProbe(subscriptionID)
+	probed, stopProbe := s.watchers.AwaitProbe(subscriptionID)
 	defer stopProbe()
 	sub, err := s.change(ctx, programID, subscriptionID, also, func(t *tx, sub *webhook.Subscription) error {
 		return s.probeNow(t, sub, ping)
 	})
 	if err != nil {
-		return sub, ProbeResult{}, err
+		return sub, watch.ProbeResult{}, err
 	}
 	select {
 	case a, sent := <-pinged:
 		if sent {
-			return sub, ProbeResult{ping, a}, nil
+			return sub, watch.ProbeResult{DeliveryID: ping, Attempt: a}, nil
 		}
 	case r, sent := <-probed:
 		if sent {
 			return sub, r, nil
 		}
 	case <-ctx.Done():
-		return sub, ProbeResult{}, ctx.Err()
+		return sub, watch.ProbeResult{}, ctx.Err()
 	}
 	if _, err := s.Get(ctx, programID, subscriptionID); err != nil {
-		return sub, ProbeResult{}, err // deleted while waiting
+		return sub, watch.ProbeResult{}, err // deleted while waiting
 	}
-	return sub, ProbeResult{}, webhook.NewError(webhook.CodeConflict, "The probe was cancelled before it was sent.")
+	return sub, watch.ProbeResult{}, webhook.NewError(webhook.CodeConflict, "The probe was cancelled before it was sent.")
 }
 
 // selectWaits reports whether a delivery, an event or a replay waits for a subscription.
@@ -138,7 +133,7 @@ func (s *core) probeNow(t *tx, sub *webhook.Subscription, ping string) error {
 			return err
 		}
 	}
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
+	t.AfterCommit(func() { s.watchers.SubscriptionChanged(sub.ID) })
 	return t.Exec("UPDATE failures SET next_probe_at = ?, pinged = pinged AND failing_reason <> 'rejecting' WHERE subscription_id = ?",
 		s.clock.Now().UnixMilli(), sub.ID)
 }
@@ -178,7 +173,7 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 		Events: []webhook.EventRef{{ID: event.ID, Name: event.Name}},
 	}
 	t.deliveryChanged(0)
-	t.AfterCommit(func() { s.watchers.queued(sub.ID) })
+	t.AfterCommit(func() { s.watchers.Queued(sub.ID) })
 	return d, t.Exec("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, "+
 		"ping, created_at, counted_at) SELECT ?1, id, num, ?3, 'pending', 0, ?4, ?5, ?6, ?7 FROM subscriptions WHERE id = ?2",
 		record.ShortID(id), sub.ID, sub.ProgramID, s.clock.Wait(at), event.JSON, now, t.counted())
@@ -222,7 +217,7 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 			webhook.Count(quota, "redelivery")+" of the subscription are open, the maximum. Try again when some of them have completed.")
 	}
 	t.deliveryChanged(num)
-	t.AfterCommit(func() { s.watchers.queued(subscriptionID) })
+	t.AfterCommit(func() { s.watchers.Queued(subscriptionID) })
 	if seqs.Valid {
 		if err := t.linkEvents(programID, num, seqs.String); err != nil {
 			return webhook.Delivery{}, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"service/store/tail"
 	"service/webhook"
 )
 
@@ -68,7 +69,7 @@ func TestDeliveryView(t *testing.T) {
 	if err := s.writer.do(func(tx *tx) error { return tx.Exec("DELETE FROM events WHERE seq = 1") }); err != nil {
 		t.Fatal(err)
 	}
-	s.tail = newTail(0)
+	s.tail = tail.New(0)
 	if d, err = s.Deliveries().View(t.Context(), c.ID); err != nil || d.EventJSON != nil {
 		t.Errorf("without an event: got %q, %v", d.EventJSON, err)
 	}

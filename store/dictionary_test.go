@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store/dictionary"
+	"service/store/tail"
 	"service/webhook"
 )
 
@@ -38,7 +39,7 @@ func TestEventsOfEveryDictionary(t *testing.T) {
 			t.Fatal(err)
 		}
 		published = append(published, large)
-		s.tail = newTail(0)
+		s.tail = tail.New(0)
 		for _, e := range published {
 			got, err := s.Events().Get(t.Context(), "p", e.ID)
 			if err != nil || !bytes.Equal(got.JSON, e.JSON) || got.Timestamp != "2026-01-02T03:04:05.000Z" {

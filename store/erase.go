@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 	"time"
 
 	"service/store/record"
@@ -167,9 +166,9 @@ func (e *erasure) close() error {
 	return inSteps(e.ctx, &e.steps, left, func(t *tx, some []string) error {
 		t.AfterCommit(func() {
 			for _, id := range some {
-				e.s.watchers.probed(id, nil)
+				e.s.watchers.Probed(id, nil)
 				e.s.housekeeping.forget(id)
-				e.s.watchers.subscriptionChanged(id)
+				e.s.watchers.SubscriptionChanged(id)
 			}
 		})
 		return errors.Join(t.Exec(closeErased, sqlite.JSON(some), now, t.counted()), t.Exec(eraseOldSecrets, sqlite.JSON(some)))
@@ -243,7 +242,7 @@ func (e *erasure) removeNums(subscriptionID string, nums []int64) error {
 		err := t.Each(selectErasedPings, []any{list}, func(scan func(...any) error) error {
 			var id string
 			err := scan((*record.DeliveryID)(&id))
-			t.AfterCommit(func() { e.s.watchers.dropped(id) })
+			t.AfterCommit(func() { e.s.watchers.Dropped(id) })
 			return err
 		})
 		if err != nil {
@@ -377,7 +376,7 @@ func ofErased(table string) string {
 func (e *erasure) ofProgram() error {
 	// In a write, since a chore of the writer writes them.
 	err := e.steps.write(e.ctx, func(*tx) error {
-		e.s.stats.forget(e.programID)
+		e.s.stats.Forget(e.programID)
 		return nil
 	})
 	if err != nil {
@@ -449,7 +448,7 @@ func (e *erasure) finish() error {
 		}
 		delete(t.w.heads, e.programID)
 		e.s.metrics.forget(e.programID)
-		e.s.tail.forget(e.programID)
+		e.s.tail.Forget(e.programID)
 		if err := t.Exec("DELETE FROM programs WHERE id = ?", e.programID); err != nil {
 			return err
 		}
@@ -464,7 +463,7 @@ func (e *erasure) finish() error {
 func (e *erasure) empty() error {
 	return e.steps.write(e.ctx, func(t *tx) error {
 		delete(t.w.heads, e.programID)
-		e.s.tail.forget(e.programID)
+		e.s.tail.Forget(e.programID)
 		state := t.state(e.programID)
 		if state.phase != phaseLeaving || state.out.id != e.moved {
 			return nil
@@ -481,37 +480,3 @@ const selectErasedRest = `SELECT CASE
 	WHEN EXISTS (SELECT 1 FROM events WHERE program_id = ?1) THEN 'event'
 	WHEN EXISTS (SELECT 1 FROM audit INDEXED BY audit_by_program WHERE program_id = ?1 AND action <> 'program.delete' AND salt <> x'')
 		THEN 'audit entry' END`
-
-// forget drops the statistics of a program that are not written yet.
-func (s *stats) forget(programID string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, values := range append(slices.Clip(s.writing), s.pending) {
-		for key := range values {
-			if key.programID == programID {
-				delete(values, key)
-			}
-		}
-	}
-}
-
-// forget drops the events of a program.
-func (t *tail) forget(programID string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p := t.programs[programID]
-	if p == nil {
-		return
-	}
-	for i := range p.events[p.from:] {
-		t.bytes -= p.events[p.from+i].size()
-	}
-	delete(t.programs, programID)
-	left := t.order[:0]
-	for _, id := range t.order[t.oldest:] {
-		if id != programID {
-			left = append(left, id)
-		}
-	}
-	t.order, t.oldest = left, 0
-}

@@ -10,6 +10,7 @@ import (
 
 	"service/store/record"
 	"service/store/sqlite"
+	"service/store/tail"
 	"service/webhook"
 )
 
@@ -72,8 +73,8 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 		t.accept(fresh)
 		t.AfterCommit(func() {
 			s.metrics.accept(programID, len(fresh))
-			s.tail.add(fresh)
-			s.watchers.published(fresh)
+			s.tail.Add(fresh)
+			s.watchers.Published(fresh)
 		})
 	}
 	return added, nil
@@ -134,9 +135,9 @@ func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
 func (s *core) eventBodies(scan sqlite.ScanRow, programID string, seqs []int64) (c carried, err error) {
 	c.bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
-		s.tail.scan(programID, seqs[0]-1, func(seq int64, e *tailEvent) bool {
+		s.tail.Scan(programID, seqs[0]-1, func(seq int64, e *tail.Event) bool {
 			if seq == seqs[len(c.bodies)] {
-				c.add(e.json, e.trace, e.received)
+				c.add(e.Json, e.Trace, e.Received)
 			}
 			return len(c.bodies) < len(seqs)
 		})

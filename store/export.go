@@ -79,7 +79,9 @@ func (s Programs) export(ctx context.Context, programID string, copies int, part
 
 // writeCounts stores the counts that are in memory: they are part of a program.
 func (s *core) writeCounts() error {
-	return s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
+	return s.writer.do(func(t *tx) error {
+		return errors.Join(s.stats.Write(t.Tx, math.MaxInt, t.counted()), s.uses.Write(t.Tx, math.MaxInt))
+	})
 }
 
 // fillExport creates the file of an export, and fills it from a database.

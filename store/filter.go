@@ -10,6 +10,8 @@ import (
 
 	"service/store/record"
 	"service/store/sqlite"
+	"service/store/tail"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -53,17 +55,17 @@ type Examined struct {
 }
 
 // Examine reads the events of a name after one seq of a log up to another from memory.
-func (s Queues) Examine(key EventKey, after, to int64) *Examined {
+func (s Queues) Examine(key watch.EventKey, after, to int64) *Examined {
 	x, size := new(Examined), 0
-	x.Complete = s.tail.scan(key.ProgramID, after, func(seq int64, e *tailEvent) bool {
+	x.Complete = s.tail.Scan(key.ProgramID, after, func(seq int64, e *tail.Event) bool {
 		if seq > to {
 			return false
 		}
-		if e.name == key.Name {
-			size += len(e.json)
+		if e.Name == key.Name {
+			size += len(e.Json)
 			x.seqs = append(x.seqs, seq)
 			x.events = append(x.events, webhook.Fields{})
-			x.events[len(x.events)-1].Parse(e.json)
+			x.events[len(x.events)-1].Parse(e.Json)
 		}
 		return size <= inlineBytes && len(x.seqs) <= examinedEvents
 	}) && size <= inlineBytes && len(x.seqs) <= examinedEvents
@@ -107,7 +109,7 @@ func (s Queues) StorePassed(all []Passed) (wait func() error) {
 		for i, p := range some {
 			rows[i] = [4]any{p.SubscriptionID, p.From, p.To, p.subscriptionRevision}
 		}
-		ops = append(ops, s.writer.Submit(func(*sqlite.Tx) error { return s.writer.tx.Exec(passCursors, jsonText(rows)) }, true))
+		ops = append(ops, s.writer.Submit(func(*sqlite.Tx) error { return s.writer.tx.Exec(passCursors, sqlite.JSONText(rows)) }, true))
 	}
 	return func() (err error) {
 		for _, op := range ops {

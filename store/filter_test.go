@@ -10,6 +10,7 @@ import (
 
 	"service/store/record"
 	"service/store/sqlite"
+	"service/store/tail"
 	"service/webhook"
 )
 
@@ -64,7 +65,7 @@ func TestFilterExaminesInSteps(t *testing.T) {
 	want := publishOf(t, s, "p", "content_updated", 1)
 	for _, fromDisk := range []bool{false, true} {
 		if fromDisk {
-			s.tail = newTail(0)
+			s.tail = tail.New(0)
 		}
 		q, steps := queue(t, s, sub.ID), 0
 		for {

@@ -4,6 +4,7 @@ import (
 	"service/store/certificate"
 	"service/store/people"
 	"service/store/record"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -130,6 +131,13 @@ func (s *Store) Subscriptions() Subscriptions {
 
 // Tokens returns the handle of access tokens.
 func (s *Store) Tokens() Tokens { return Tokens{s.core} }
+
+// Watch returns a watcher of all changes from now on, except those of deliveries.
+func (s *Store) Watch() *watch.Watcher { return s.watchers.Watch(false) }
+
+// WatchDeliveries returns a watcher of the deliveries that are stored or changed from now on,
+// and of nothing else.
+func (s *Store) WatchDeliveries() *watch.Watcher { return s.watchers.Watch(true) }
 
 // The handles of a [Write] group its writes by noun in the same way. They are valid as long as it.
 type (

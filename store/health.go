@@ -54,7 +54,7 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	}
 	r.HealthChanged = status != sub.Status || after.NextProbe != before.NextProbe || after.Pinged != before.Pinged
 	if r.HealthChanged {
-		t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
+		t.AfterCommit(func() { s.watchers.SubscriptionChanged(id) })
 	}
 	switch {
 	case status != sub.Status:

@@ -235,7 +235,7 @@ func (s *core) endDeleted(t *tx, subscriptionID string, limit int) (ended int, e
 			err := scan((*record.DeliveryID)(&id), &ping)
 			ended++
 			if ping {
-				t.AfterCommit(func() { s.watchers.dropped(id) })
+				t.AfterCommit(func() { s.watchers.Dropped(id) })
 			}
 			return err
 		})

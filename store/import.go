@@ -90,7 +90,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 		return y, errors.Join(err, s.abandonImport(im.programID))
 	}
 	for _, id := range im.ids {
-		s.watchers.subscriptionChanged(id)
+		s.watchers.SubscriptionChanged(id)
 	}
 	return im.done, nil
 }

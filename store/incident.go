@@ -10,6 +10,7 @@ import (
 	"service/store/clock"
 	"service/store/record"
 	"service/store/sqlite"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -124,7 +125,7 @@ func (t *tx) endIncident(subscriptionID string, by webhook.IncidentEnd) error {
 // and housekeeping, which closes quiet incidents.
 func (t *tx) incidentsChanged() {
 	t.AfterCommit(func() {
-		t.s.watchers.notify(func(c *Changes) { c.Incidents = true })
+		t.s.watchers.Notify(func(c *watch.Changes) { c.Incidents = true })
 		wake(t.s.housekeeping.incidents)
 	})
 }

@@ -30,7 +30,6 @@ var queryPlans = []struct {
 	{selectDeliveryView, 1, "sqlite_autoindex_deliveries_1 (id=?)"},
 	{selectAgain, 2, "deliveries_by_original (redelivery_of=?)"},
 	{selectAnySubscription, 1, "USING PRIMARY KEY (id=?)"},
-	{selectStatCounts, 4, "SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=? AND at>? AND at<?)"},
 	{selectUsedNames, 2, "SEARCH e EXISTS USING COVERING INDEX events_by_name (program_id=? AND name=?)"},
 	{selectUsedNames, 2, "subscriptions_by_program (program_id=?)"},
 	{selectFirstWanted, 4, "COVERING INDEX events_by_name"},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"service/store/list"
+	"service/store/pending"
 	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
@@ -149,7 +150,7 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields,
 func (t *tx) programChanged(id string) {
 	t.AfterCommit(func() {
 		t.s.programs.forget(id)
-		t.s.watchers.programChanged(id)
+		t.s.watchers.ProgramChanged(id)
 	})
 }
 
@@ -226,8 +227,8 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 		all[id] = new(webhook.ProgramStatistics)
 	}
 	// Memory first, see [Figures.Stats].
-	s.stats.each(func(key statKey, stat *webhook.Stat) {
-		if p := all[key.programID]; p != nil && key.subscriptionID == "" && key.at(record.StatHour) >= from.UnixMilli() {
+	s.stats.Each(func(key pending.Key, stat *webhook.Stat) {
+		if p := all[key.ProgramID]; p != nil && key.SubscriptionID == "" && key.At(record.StatHour) >= from.UnixMilli() {
 			p.Attempts.Success += stat.Success
 			p.Attempts.Failed += stat.Failed
 			p.Attempts.Retryable += stat.Retryable

@@ -172,7 +172,7 @@ func (p *filledProgram) rest(t *testing.T, s *Store) {
 		exec("INSERT INTO bulk_run_waits (run, subscription_id, after_num) SELECT num, ?, 0 FROM bulk_runs WHERE program_id = ?", first.ID, p.id)
 		return err
 	}))
-	must(t, s.writer.do(func(t *tx) error { return s.writeStats(t, 1<<20) }))
+	must(t, s.writer.do(func(t *tx) error { return s.stats.Write(t.Tx, 1<<20, t.counted()) }))
 	_ = replay
 }
 

@@ -179,7 +179,7 @@ func (t *tx) notifyQueues(programID string) error {
 	return t.Each(query, []any{programID}, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)
-		t.AfterCommit(func() { t.s.watchers.subscriptionChanged(id) })
+		t.AfterCommit(func() { t.s.watchers.SubscriptionChanged(id) })
 		return err
 	})
 }

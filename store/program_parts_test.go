@@ -176,8 +176,9 @@ func TestMoveStats(t *testing.T) {
 		now := time.Now().Truncate(time.Minute)
 		var errs []error
 		for i := 2; i < 24*60; i++ {
-			errs = append(errs, t.Exec(writeStat, p.id, sub, record.StatMinute.Milliseconds(), now.Add(-time.Duration(i)*time.Minute).UnixMilli(),
-				1, 0, 0, "{}", "{}", t.counted()))
+			errs = append(errs, t.Exec("INSERT INTO stats (program_id, subscription_id, span, at, success, failed, retryable, answers, "+
+				"durations, counted_at) VALUES (?, ?, 60000, ?, 1, 0, 0, '{}', '{}', ?)",
+				p.id, sub, now.Add(-time.Duration(i)*time.Minute).UnixMilli(), t.counted()))
 		}
 		return errors.Join(errs...)
 	}))

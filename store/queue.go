@@ -18,6 +18,8 @@ import (
 	"service/store/list"
 	"service/store/record"
 	"service/store/sqlite"
+	"service/store/tail"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -282,10 +284,10 @@ func (s Queues) fillInterests(ctx context.Context, queues map[string]*Queue, whi
 
 // fillWanted reads the newest event of each name that the queues ask for.
 func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error {
-	newest := make(map[EventKey]int64)
+	newest := make(map[watch.EventKey]int64)
 	for _, q := range queues {
 		for _, in := range q.Interests {
-			key := EventKey{q.ProgramID, in.Name}
+			key := watch.EventKey{ProgramID: q.ProgramID, Name: in.Name}
 			seq, ok := newest[key]
 			if !ok {
 				err := s.db.Scan(ctx, "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ? AND name = ?", []any{key.ProgramID, key.Name},
@@ -361,7 +363,7 @@ type logRun struct {
 func (s Queues) waiting(ctx context.Context, q *Queue, newest int64, count, size int) (logRun, error) {
 	g := newGathering(q, count, size)
 	defer g.release()
-	if s.tail.scan(q.ProgramID, q.Seen, g.visit) {
+	if s.tail.Scan(q.ProgramID, q.Seen, g.visit) {
 		return g.logRun, nil
 	}
 	limit := count
@@ -454,9 +456,9 @@ func (g *gathering) release() {
 }
 
 // visit examines the next event of the log, and reports whether another may fit.
-func (g *gathering) visit(seq int64, e *tailEvent) bool {
-	if in := g.queue.Interest(e.name, seq); in != nil && g.passes(in, e.json) {
-		return g.take(seq, e.received, e.json, e.trace)
+func (g *gathering) visit(seq int64, e *tail.Event) bool {
+	if in := g.queue.Interest(e.Name, seq); in != nil && g.passes(in, e.Json) {
+		return g.take(seq, e.Received, e.Json, e.Trace)
 	}
 	return g.skip(seq)
 }
@@ -955,7 +957,7 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 			return err
 		}
 		if c.Probe && !r.earlierURL || r.HealthChanged {
-			t.AfterCommit(func() { s.watchers.probed(c.SubscriptionID, &ProbeResult{c.ID, *a}) })
+			t.AfterCommit(func() { s.watchers.Probed(c.SubscriptionID, &watch.ProbeResult{DeliveryID: c.ID, Attempt: *a}) })
 		}
 		if err := t.finishAttempt(c, a, r.Step); err != nil || c.Ping || !r.Status.Final() {
 			return err
@@ -993,14 +995,14 @@ func (t *tx) recorded(c *Claim, step webhook.Step) (r Recorded, err error) {
 // afterRecord tells others about a recorded attempt that ended at now.
 func (s Queues) afterRecord(c *Claim, a *webhook.Attempt, now time.Time) {
 	if c.Ping && a.Number == 1 {
-		s.watchers.recorded(c.ID, a)
+		s.watchers.Recorded(c.ID, a)
 	}
 	if s.use(c.ProgramID, "") != nil {
 		wake(s.housekeeping.erasures)
 	}
 	s.housekeeping.recorded(c, a)
 	if !c.Ping {
-		s.stats.count(c, a, now)
+		s.stats.Count(c.ProgramID, c.SubscriptionID, a, now)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"service/store/keyring"
 	"service/store/record"
+	"service/store/tail"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -65,7 +66,7 @@ func (m *waitingModel) step() {
 		publish(m.t, m.s, "other", "content_updated")
 	case 3:
 		// Drop the tail, as a restart does.
-		m.s.tail = newTail(m.random.IntN(3000))
+		m.s.tail = tail.New(m.random.IntN(3000))
 	case 4:
 		m.form(1 + m.random.IntN(5))
 	default:
@@ -131,7 +132,7 @@ func TestWaitingBounds(t *testing.T) {
 	size := len(events[0].JSON)
 	for _, fromDisk := range []bool{false, true} {
 		if fromDisk {
-			s.tail = newTail(0)
+			s.tail = tail.New(0)
 		}
 		for _, c := range []struct{ count, size, want int }{{3, 1 << 20, 3}, {100, 4 * size, 4}, {100, 4*size - 1, 3}, {100, 1, 1},
 			{100, 1 << 20, 10}} {

@@ -45,7 +45,7 @@ func (w ReplayWrites) Create(p *ReplayPlan, by webhook.AuditEntry) (webhook.Repl
 		return webhook.Replay{}, webhook.NewError(webhook.CodeConflict, "The subscription has "+webhook.Count(running, "replay")+
 			" running, the maximum. Wait for one to finish, or cancel one.")
 	}
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(r.SubscriptionID) })
+	t.AfterCommit(func() { s.watchers.SubscriptionChanged(r.SubscriptionID) })
 	err = t.Exec("INSERT INTO replays ("+record.ReplayColumns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'running', 0, 0, ?, NULL)",
 		r.ID, r.SubscriptionID, r.ProgramID, string(r.Only), r.From.UnixMilli(), r.To.UnixMilli(), r.Names, r.Filters, r.First, r.After, r.Until,
 		r.CreatedAt.UnixMilli())
@@ -118,7 +118,7 @@ func (s Replays) newReplay(ctx context.Context, programID, subscriptionID string
 	if r.Events == nil {
 		r.Events = sub.Events
 	}
-	r.Names, r.Filters = jsonText(r.Events), sqlite.OrNull(sub.Filters.String())
+	r.Names, r.Filters = sqlite.JSONText(r.Events), sqlite.OrNull(sub.Filters.String())
 	if r.First, err = s.records.SeqBefore(ctx, programID, r.From); err != nil {
 		return r, err
 	}
@@ -159,7 +159,7 @@ func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 		if err := s.lists.Key.ParseCursor(scope, q.Cursor, place); err != nil {
 			return nil, "", err
 		}
-		b["behind"] = record.IdAt(place)
+		b["behind"] = record.IDAt(place)
 	}
 	query := selectReplays[q.Sort[0].Descending]
 	err = s.db.Each(ctx, query.Text, query.Args(b), func(scan func(...any) error) error {
@@ -169,7 +169,7 @@ func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 	})
 	if err == nil && len(page) > q.Size {
 		page = page[:q.Size]
-		next = s.lists.Key.Cursor(scope, record.IdPlace(page[q.Size-1].ID))
+		next = s.lists.Key.Cursor(scope, record.IDPlace(page[q.Size-1].ID))
 	}
 	return page, next, err
 }
@@ -208,7 +208,7 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.Au
 	if err != nil {
 		return r.Replay, err
 	}
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(subscriptionID) })
+	t.AfterCommit(func() { s.watchers.SubscriptionChanged(subscriptionID) })
 	return r.Replay, SubscriptionWrites(w).Record(by, webhook.ActionSubscriptionCancelReplay, &sub,
 		"replay "+id+" after "+webhook.Count(int(r.EventsSent), "event"))
 }

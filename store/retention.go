@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store/clock"
+	"service/store/pending"
 	"service/store/people"
 	"service/store/record"
 	"service/store/sqlite"
@@ -310,9 +311,9 @@ func (w *sweep) announceExpired(t *tx, after, to, before int64) error {
 		}
 		t.AfterCommit(func() {
 			if ping {
-				w.s.watchers.dropped(id)
+				w.s.watchers.Dropped(id)
 			}
-			w.s.watchers.queued(subscription)
+			w.s.watchers.Queued(subscription)
 		})
 		t.deliveryChanged(0)
 		if ping || deleted {
@@ -476,7 +477,7 @@ func (w *sweep) skip(t *tx, losses []pendingLoss, to int64) (skipped []pendingLo
 			return nil, err
 		}
 		skipped = append(skipped, l)
-		t.AfterCommit(func() { w.s.watchers.subscriptionChanged(l.id) })
+		t.AfterCommit(func() { w.s.watchers.SubscriptionChanged(l.id) })
 	}
 	return skipped, nil
 }
@@ -520,11 +521,14 @@ const (
 	selectAlerted = "SELECT EXISTS (SELECT 1 FROM alerts WHERE subscription_id = ? AND name = ? AND counted_at > ?)"
 )
 
+const removeStats = "DELETE FROM stats WHERE (program_id, subscription_id, span, at) IN " +
+	"(SELECT program_id, subscription_id, span, at FROM stats WHERE span = ? AND counted_at <= ? ORDER BY counted_at LIMIT ?)"
+
 // stats removes statistics by the minute after two days, and those by the hour with all other
 // records.
 func (w *sweep) stats() error {
 	old := w.old.seconds()
-	minutes := max(old, clock.WholeSeconds(w.s.clock.Counted()-minutesFor))
+	minutes := max(old, clock.WholeSeconds(w.s.clock.Counted()-pending.MinutesFor))
 	if err := w.steps.remove(w.ctx, removeStats, record.StatMinute.Milliseconds(), minutes); err != nil {
 		return err
 	}

@@ -213,7 +213,7 @@ func (t *tx) learnSize(c *Claim, now time.Time) error {
 	for _, e := range c.Events {
 		bytes += len(e)
 	}
-	t.AfterCommit(func() { t.s.watchers.subscriptionChanged(c.SubscriptionID) })
+	t.AfterCommit(func() { t.s.watchers.SubscriptionChanged(c.SubscriptionID) })
 	return t.Exec(putSizeBound, c.SubscriptionID, known.Refused(bytes, now).Bytes, t.s.clock.Wait(now))
 }
 

@@ -80,17 +80,6 @@ func TestStats(t *testing.T) {
 	})
 }
 
-func BenchmarkCountStats(b *testing.B) {
-	var s stats
-	c := &Claim{ProgramID: "p", SubscriptionID: webhook.NewID()}
-	a := &webhook.Attempt{Result: webhook.ResultSuccess, ResponseStatus: 200, Duration: 7 * time.Millisecond}
-	now := time.Now()
-	b.ReportAllocs()
-	for b.Loop() {
-		s.count(c, a, now)
-	}
-}
-
 // An export and the chore may write the statistics in one transaction: they count once.
 func TestStatsWrittenOnce(t *testing.T) {
 	dir := memoryDir(t)
@@ -101,7 +90,7 @@ func TestStatsWrittenOnce(t *testing.T) {
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated")
 		send(t, s, queue(t, s, sub.ID), 200)
-		time.Sleep(statRest) // the chore is due
+		time.Sleep(5 * time.Second) // the chore is due
 		must(t, s.writeCounts())
 		for _, span := range []time.Duration{record.StatMinute, record.StatHour} {
 			if got, _ := totalStats(t, s, "p", sub.ID, span); got.Total() != 1 {

@@ -1,5 +1,5 @@
-// Package store persists everything that the service stores, in one SQLite database. It
-// and store/sqlite are the only packages with SQL.
+// Package store persists everything that the service stores, in one SQLite database. It and the
+// packages below it are the only ones with SQL.
 //
 // It guarantees:
 //
@@ -19,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -35,11 +34,14 @@ import (
 	"service/store/doctor"
 	"service/store/keyring"
 	"service/store/list"
+	"service/store/pending"
 	"service/store/people"
 	"service/store/record"
 	"service/store/replica"
 	"service/store/schema"
 	"service/store/sqlite"
+	"service/store/tail"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -107,7 +109,7 @@ type core struct {
 	db          *sqlite.DB // nil until opened
 	writer      *writer
 	keys        *keyring.Keyring
-	tail        *tail
+	tail        *tail.Tail
 	lists       *list.Reader
 	people      people.Reads
 	records     *record.Reads
@@ -136,8 +138,8 @@ type core struct {
 	walLimit sqlite.WALLimit // used by the leader of the writer
 	truncate atomic.Bool     // the next commit truncates the WAL first, and resets this if it could
 
-	stats   stats
-	uses    tokenUses
+	stats   pending.Stats
+	uses    pending.TokenUses
 	sweptMu sync.Mutex
 	swept   Swept // since Open
 	// No delivery up to this num needs to be examined by removeEarly again.
@@ -149,7 +151,7 @@ type core struct {
 
 	tokens   tokenCache
 	programs programCache
-	watchers watchers
+	watchers watch.Watchers
 }
 
 // Open locks the data directory, migrates the database if necessary and opens it. The error
@@ -160,7 +162,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s := &Store{core: &core{
 		dir: cfg.Dir, logger: cfg.Logger, disk: doctor.FreeSpace{Dir: cfg.Dir, Min: cfg.MinFreeDisk},
-		tail: newTail(tailBytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: newMetrics(), hold: newHold(),
+		tail: tail.New(tail.Bytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: newMetrics(), hold: newHold(),
 		retention:    cfg.Retention,
 		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
 		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),
@@ -172,8 +174,8 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	s.clock = clock.New(cfg.Now, maxStep(cfg.Retention), s.logger, s.watchers.subscriptionChanged)
-	s.records = record.NewReads(s.lists, s.clock, &s.dictionaries, s.use, s.stats.failedSince)
+	s.clock = clock.New(cfg.Now, maxStep(cfg.Retention), s.logger, s.watchers.SubscriptionChanged)
+	s.records = record.NewReads(s.lists, s.clock, &s.dictionaries, s.use, s.stats.FailedSince)
 	s.people = people.NewReads(s.lists, s.clock.Now)
 	s.writer = newWriter(s.core)
 	path := filepath.Join(cfg.Dir, datadir.Database)
@@ -298,8 +300,8 @@ func (s *core) hooks() sqlite.Hooks {
 		Permit: s.writer.permit,
 		Chores: []sqlite.Chore{
 			s.chore("clock", s.clock.Due, func(t *tx) error { return s.clock.Record(t.Tx) }),
-			s.chore("statistics", s.stats.due, func(t *tx) error { return s.writeStats(t, statKeys) }),
-			s.chore("token uses", s.uses.due, func(t *tx) error { return s.writeTokenUses(t, usesRows) }),
+			s.chore("statistics", s.stats.Due, func(t *tx) error { return s.stats.Write(t.Tx, pending.StatKeys, t.counted()) }),
+			s.chore("token uses", s.uses.Due, func(t *tx) error { return s.uses.Write(t.Tx, pending.TokenRows) }),
 		},
 		BeforeBatch:  s.beforeBatch,
 		BeforeWrite:  s.writer.beforeWrite,
@@ -356,7 +358,7 @@ func (s *Store) close() error {
 	default:
 		if s.writer.running {
 			// Write the last counts; they are lost if the store is not writable.
-			_ = s.writer.do(func(t *tx) error { return errors.Join(s.writeStats(t, math.MaxInt), s.writeTokenUses(t, math.MaxInt)) })
+			_ = s.writeCounts()
 		}
 		var last func() error
 		if s.replication != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/subtle"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -59,9 +58,10 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 		return sub, nil, err
 	}
 	err := t.Exec(insertSubscription,
-		sub.ID, programID, sub.URL, sub.Active, sub.Description, jsonText(sub.Events), sub.Ordered, sub.MaxInFlight, sqlite.Blob(authorization),
+		sub.ID, programID, sub.URL, sub.Active, sub.Description, sqlite.JSONText(sub.Events), sub.Ordered, sub.MaxInFlight,
+		sqlite.Blob(authorization),
 		s.keys.Encrypt(secret, "signing_secret of "+sub.ID), userID, now.UnixMilli(), now.UnixMilli(), sqlite.OrNull(sub.MaxPerSecond),
-		sqlite.OrNull(sub.MaxEvents), jsonText(sub.HeaderNames), sqlite.Blob(encrypted), sqlite.OrNull(sub.Filters.String()))
+		sqlite.OrNull(sub.MaxEvents), sqlite.JSONText(sub.HeaderNames), sqlite.Blob(encrypted), sqlite.OrNull(sub.Filters.String()))
 	if err != nil {
 		return sub, nil, err
 	}
@@ -77,7 +77,7 @@ func (w SubscriptionWrites) Create(programID, userID string, f *webhook.Subscrip
 			return sub, nil, err
 		}
 	}
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(sub.ID) })
+	t.AfterCommit(func() { s.watchers.SubscriptionChanged(sub.ID) })
 	if _, err := s.queuePing(t, &sub, webhook.NewID()); err != nil {
 		return sub, nil, err
 	}
@@ -172,15 +172,15 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	}
 	err = t.Exec("UPDATE subscriptions SET url = ?, active = ?, description = ?, events = ?, filters = ?, ordered = ?, max_in_flight = ?, "+
 		"max_per_second = ?, max_events = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
-		sub.URL, sub.Active, sub.Description, jsonText(sub.Events), sqlite.OrNull(sub.Filters.String()), sub.Ordered, sub.MaxInFlight,
+		sub.URL, sub.Active, sub.Description, sqlite.JSONText(sub.Events), sqlite.OrNull(sub.Filters.String()), sub.Ordered, sub.MaxInFlight,
 		sqlite.OrNull(sub.MaxPerSecond), sqlite.OrNull(sub.MaxEvents), sub.UpdatedAt.UnixMilli(), id)
 	if err != nil {
 		return sub, err
 	}
 	t.AfterCommit(func() {
-		s.watchers.subscriptionChanged(id)
+		s.watchers.SubscriptionChanged(id)
 		if !sub.Active || sub.Status != webhook.HealthFailing {
-			s.watchers.probed(id, nil)
+			s.watchers.Probed(id, nil)
 		}
 	})
 	if err := t.moveInterests(&before, &sub); err != nil {
@@ -266,7 +266,7 @@ func (w SubscriptionWrites) setCredentials(sub *webhook.Subscription, f *webhook
 	if f.Headers != nil {
 		sub.HeaderNames = webhook.HeaderNames(*f.Headers)
 		err := t.Exec("UPDATE subscriptions SET header_names = ?, headers = ? WHERE id = ?",
-			jsonText(sub.HeaderNames), sqlite.Blob(s.encryptHeaders(sub.ID, *f.Headers)), sub.ID)
+			sqlite.JSONText(sub.HeaderNames), sqlite.Blob(s.encryptHeaders(sub.ID, *f.Headers)), sub.ID)
 		if err != nil {
 			return err
 		}
@@ -284,7 +284,7 @@ func (s *core) encryptHeaders(id string, headers []webhook.Header) []byte {
 	if len(headers) == 0 {
 		return nil
 	}
-	return s.keys.Encrypt([]byte(jsonText(headers)), "headers of "+id)
+	return s.keys.Encrypt([]byte(sqlite.JSONText(headers)), "headers of "+id)
 }
 
 const (
@@ -361,7 +361,7 @@ func (w SubscriptionWrites) RotateSecret(programID, id string, r webhook.Rotatio
 	}
 	sub.UpdatedAt = now
 	sub.Revision++
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
+	t.AfterCommit(func() { s.watchers.SubscriptionChanged(id) })
 	err = t.Exec("UPDATE subscriptions SET signing_secret = ?, revision = revision + 1, updated_at = ? WHERE id = ?",
 		s.keys.Encrypt(secret, "signing_secret of "+id), now.UnixMilli(), id)
 	if err != nil {
@@ -435,9 +435,9 @@ func (w SubscriptionWrites) Delete(programID, id string, by webhook.AuditEntry) 
 	if err != nil {
 		return sub, err
 	}
-	t.AfterCommit(func() { s.watchers.probed(id, nil) })
+	t.AfterCommit(func() { s.watchers.Probed(id, nil) })
 	t.AfterCommit(func() { s.housekeeping.forget(id) })
-	t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })
+	t.AfterCommit(func() { s.watchers.SubscriptionChanged(id) })
 	ended, err := s.endDeleted(t, id, deletedAtOnce)
 	if ended == deletedAtOnce {
 		t.AfterCommit(func() { wake(s.housekeeping.deletions) })
@@ -470,15 +470,6 @@ func apply(sub *webhook.Subscription, f *webhook.SubscriptionFields) {
 	set(&sub.MaxInFlight, f.MaxInFlight)
 	set(&sub.MaxPerSecond, f.MaxPerSecond)
 	set(&sub.MaxEvents, f.MaxEvents)
-}
-
-// jsonText returns a value of texts, numbers and lists or maps of them as JSON.
-func jsonText(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // cannot fail for these
-	}
-	return string(b)
 }
 
 func set[T any](field *T, value *T) {
@@ -525,7 +516,7 @@ func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	if err != nil {
 		return err
 	}
-	if err := t.Exec(deleteRemovedInterests, after.ID, jsonText(after.Events)); err != nil {
+	if err := t.Exec(deleteRemovedInterests, after.ID, sqlite.JSONText(after.Events)); err != nil {
 		return err
 	}
 	stays := func(name string) bool {

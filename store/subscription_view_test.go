@@ -185,8 +185,8 @@ func TestSubscriptionOrder(t *testing.T) {
 	health(failing, webhook.HealthFailing, "")
 	health(behind, webhook.HealthFailing, "")
 	health(disabled, webhook.HealthDisabled, "gone")
-	s.stats.count(&Claim{ProgramID: "p", SubscriptionID: degraded.ID}, &webhook.Attempt{Result: webhook.ResultRetryable}, time.Now())
-	s.stats.count(&Claim{ProgramID: "p", SubscriptionID: paused.ID}, &webhook.Attempt{Result: webhook.ResultRetryable}, time.Now())
+	s.stats.Count("p", degraded.ID, &webhook.Attempt{Result: webhook.ResultRetryable}, time.Now())
+	s.stats.Count("p", paused.ID, &webhook.Attempt{Result: webhook.ResultRetryable}, time.Now())
 	publish(t, s, "p", "content_updated")
 	must(t, s.writer.do(func(tx *tx) error {
 		return tx.Exec("UPDATE cursors SET seq = 1 WHERE subscription_id <> ?", behind.ID)

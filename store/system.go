@@ -12,6 +12,7 @@ import (
 	"service/store/datadir"
 	"service/store/doctor"
 	"service/store/schema"
+	"service/webhook"
 )
 
 // System is the state of the store.
@@ -103,4 +104,16 @@ func (s *Store) Examine(ctx context.Context, reading time.Duration) []doctor.Fin
 		o.Status = &status
 	}
 	return o.Examine(ctx, reading)
+}
+
+// Stats returns the statistics of attempts, see [pending.Stats.Read].
+func (s Figures) Stats(ctx context.Context, programID, subscriptionID string, span time.Duration,
+	from, to time.Time) ([]webhook.Stat, error) {
+	return s.stats.Read(ctx, s.db, programID, subscriptionID, span, from, to)
+}
+
+// Stats returns the statistics of each of the subscriptions, see [pending.Stats.ReadEach].
+func (s Subscriptions) Stats(ctx context.Context, subs []webhook.Subscription, span time.Duration,
+	from, to time.Time) (map[string][]webhook.Stat, error) {
+	return s.stats.ReadEach(ctx, s.db, subs, span, from, to)
 }

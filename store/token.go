@@ -56,7 +56,7 @@ func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 	const query = "SELECT " + record.TokenColumns + " FROM tokens WHERE coalesce(program_id, '')" + list.CanBeUsed +
 		" ORDER BY created_at DESC, id DESC"
 	err := s.db.Each(ctx, query, nil, sqlite.ScanInto(&all, record.ScanToken))
-	s.uses.complete(all)
+	s.uses.Complete(all)
 	return all, err
 }
 
@@ -82,7 +82,7 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 		args[1], args[2] = q.Size, (q.Number-1)*q.Size
 		return v.Each("SELECT "+record.TokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, sqlite.ScanInto(&tokens, record.ScanToken))
 	})
-	s.uses.complete(tokens)
+	s.uses.Complete(tokens)
 	return tokens, total, err
 }
 
@@ -107,7 +107,7 @@ func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuer
 	args := []any{s.clock.Now().UnixMilli(), q.Size, id, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
 		sqlite.Millis(created.From), sqlite.Millis(created.To), at}
 	err = s.db.Each(ctx, query, args, sqlite.ScanInto(&tokens, record.ScanToken))
-	s.uses.complete(tokens)
+	s.uses.Complete(tokens)
 	return tokens, err
 }
 
@@ -134,7 +134,7 @@ func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 		err = s.use(t.ProgramID, "token")
 	}
 	one := []webhook.Token{t}
-	s.uses.complete(one)
+	s.uses.Complete(one)
 	return one[0], sqlite.NoRows(err, webhook.NotFound("token"))
 }
 
@@ -191,7 +191,7 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	if s.use(token.ProgramID, "") != nil && Programs(s).Move(token.ProgramID) == nil {
 		return refused()
 	}
-	s.uses.note(token.ID, now)
+	s.uses.Note(token.ID, now)
 	return token, nil
 }
 

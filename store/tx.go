@@ -9,6 +9,7 @@ import (
 	"service/store/people"
 	"service/store/replica"
 	"service/store/sqlite"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -125,7 +126,7 @@ func (w *writer) beforeCommit(*sqlite.Tx) error {
 // afterCommit is the hook [sqlite.Hooks].AfterCommit.
 func (w *writer) afterCommit() {
 	w.commits.Committed()
-	w.tx.s.watchers.deliveriesChanged(w.tx.changed)
+	w.tx.s.watchers.DeliveriesChanged(w.tx.changed)
 	w.tx.end(nil)
 }
 
@@ -198,4 +199,15 @@ func (t *tx) now() (int64, error) {
 	}
 	t.w.last = max(t.w.last, t.s.clock.Now().UnixMilli())
 	return t.w.last, nil
+}
+
+// deliveryChanged notes that the current write stores or changes a delivery; num 0 stands for
+// unnamed ones. The watchers of deliveries are notified after the commit, even if this write is
+// undone.
+func (t *tx) deliveryChanged(num int64) {
+	if len(t.changed) < watch.MaxChanged {
+		t.changed = append(t.changed, num)
+	} else {
+		t.changed[watch.MaxChanged-1] = 0
+	}
 }

@@ -1,15 +1,19 @@
 package store
 
-import "testing"
+import (
+	"testing"
+
+	"service/store/watch"
+)
 
 // A watcher that begins while a write changes a delivery is notified: it may have read the delivery
 // before the commit.
 func TestWatchDuringWrite(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	var late *Watcher
+	var late *watch.Watcher
 	if err := s.writer.do(func(t *tx) error {
-		for num := range int64(MaxChanged + 1) {
+		for num := range int64(watch.MaxChanged + 1) {
 			t.deliveryChanged(1 + num)
 		}
 		late = s.WatchDeliveries()
@@ -26,7 +30,7 @@ func TestWatchDuringWrite(t *testing.T) {
 	changed := late.Take().Deliveries
 	_, first := changed[1]
 	_, unnamed := changed[0]
-	if !first || !unnamed || len(changed) != MaxChanged {
+	if !first || !unnamed || len(changed) != watch.MaxChanged {
 		t.Errorf("got %d changes, the first: %t, unnamed ones: %t", len(changed), first, unnamed)
 	}
 	if err := s.writer.do(func(*tx) error { return nil }); err != nil {

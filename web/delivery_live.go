@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"service/store"
+	"service/store/watch"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -220,7 +220,7 @@ func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveU
 // deliveries that the store reports as changed.
 func (l *liveList) changes(ctx context.Context, named map[int64]struct{}) (changed []webhook.Delivery, of []int64, err error) {
 	_, unnamed := named[0]
-	every := l.first || unnamed || len(named) >= store.MaxChanged
+	every := l.first || unnamed || len(named) >= watch.MaxChanged
 	var nums []int64
 	for num := range l.open {
 		if _, ok := named[num]; ok || every {

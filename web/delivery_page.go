@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/watch"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -137,7 +138,7 @@ func (h *deliveryPages) stream(r *request, d *deliveryRecord) (_ response, err e
 			all := watcher.Take().Deliveries
 			_, named := all[d.Num]
 			_, unnamed := all[0]
-			return named || unnamed || len(all) >= store.MaxChanged
+			return named || unnamed || len(all) >= watch.MaxChanged
 		}
 		for {
 			// Read once at first: the delivery may have changed before the watch began.

@@ -37,7 +37,7 @@ type searchResult struct {
 	span         string // the searched time range for ui.SpanLength, "" for any
 	events       record.EventsFound
 	results      []record.EventResult // of the events
-	older        string              // address that continues with older events, "" at the end
+	older        string               // address that continues with older events, "" at the end
 }
 
 func (s *searchResult) count() int {

@@ -117,6 +117,7 @@ func (c *Storage) Load(ctx context.Context, path string) ([]byte, error) {
 	})
 }
 
+// Select selects what Load reads, by the path.
 const Select = "SELECT value FROM certificate_files WHERE path = ?"
 
 // Load returns the content of a file, whose row scan reads.

@@ -1,3 +1,5 @@
+// Package doctor checks the data of the service: the directory, the database and its replica, for an
+// open store and for a directory that no process has open. It also forecasts the size of the database.
 package doctor
 
 import (

@@ -8,6 +8,7 @@ import (
 	"service/webhook"
 )
 
+// EventColumns are the columns of an event, see [ScanEvent].
 const EventColumns = "seq, id, name, received_at, json"
 
 // ScanEvent reads a row of eventColumns.

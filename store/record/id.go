@@ -56,6 +56,7 @@ func idRange(prefix string) (first, last string) {
 // DeliveryID scans the id of a delivery.
 type DeliveryID string
 
+// Scan implements the interface of database/sql.
 func (id *DeliveryID) Scan(v any) error {
 	switch v := v.(type) {
 	case string:
@@ -68,13 +69,13 @@ func (id *DeliveryID) Scan(v any) error {
 	return nil
 }
 
-// IdPlace returns an id as a cursor position; idAt is the reverse.
-func IdPlace(id string) []int64 {
+// IDPlace returns an id as a cursor position; IDAt is the reverse.
+func IDPlace(id string) []int64 {
 	u, _ := uuid.Parse(id) // anything else than a UUID sorts first
 	return []int64{int64(binary.BigEndian.Uint64(u[:8])), int64(binary.BigEndian.Uint64(u[8:]))}
 }
 
-func IdAt(position []int64) string {
+func IDAt(position []int64) string {
 	var u uuid.UUID
 	binary.BigEndian.PutUint64(u[:8], uint64(position[0]))
 	binary.BigEndian.PutUint64(u[8:], uint64(position[1]))

@@ -9,6 +9,7 @@ import (
 	"service/webhook"
 )
 
+// ReplayColumns are the columns of a replay, see [ScanReplay].
 const ReplayColumns = "id, subscription_id, program_id, only_which, from_at, to_at, names, filters, first_seq, after_seq, until_seq, " +
 	"status, events, deliveries, created_at, completed_at"
 

@@ -10,6 +10,7 @@ import (
 	"service/webhook"
 )
 
+// SubscriptionColumns are the columns of a subscription.
 const SubscriptionColumns = "id, program_id, url, active, description, events, ordered, max_in_flight, " +
 	"authorization_header IS NOT NULL, header_names, filters, status, disabled_reason, revision, created_at, updated_at, deleted_at, " +
 	"max_per_second, coalesce(max_events, 0), " +
@@ -25,6 +26,7 @@ func parseFilters(text sql.NullString) (f webhook.Filters, err error) {
 	return f, err
 }
 
+// ScanSubscription reads a row of SubscriptionColumns.
 func ScanSubscription(scan func(...any) error) (sub webhook.Subscription, err error) {
 	var names, headers string
 	var created, updated int64

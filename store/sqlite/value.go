@@ -76,3 +76,12 @@ func ScanInto[T any](all *[]T, scanRow func(scan func(...any) error) (T, error))
 		return err
 	}
 }
+
+// JSONText returns a value of texts, numbers and lists or maps of them as JSON.
+func JSONText(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // cannot fail for these
+	}
+	return string(b)
+}

@@ -81,7 +81,8 @@ type privilege struct {
 var privileges = []privilege{
 	{"database/sql", "", []string{
 		"service/store", "service/store/certificate", "service/store/clock", "service/store/commits", "service/store/datadir",
-		"service/store/doctor", "service/store/list", "service/store/people", "service/store/record", "service/store/sqlite",
+		"service/store/doctor", "service/store/list", "service/store/people", "service/store/pending", "service/store/record",
+		"service/store/sqlite",
 	},
 		"the only SQL is in store and below it"},
 	{"database/sql/", "", []string{"service/store/sqlite"}, "drivers are store/sqlite's"},
@@ -252,6 +253,7 @@ var privileges = []privilege{
 		"service/store/datadir",
 		"service/store/doctor",
 		"service/store/list",
+		"service/store/pending",
 		"service/store/record",
 		"service/store/replica",
 		"service/store/sqlite",

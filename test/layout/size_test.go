@@ -24,12 +24,6 @@ const (
 	maxPackageLines = 14_000
 )
 
-// larger are the packages that are above a limit, with their sizes. They may only shrink: an entry is
-// lowered when its package has, and removed when it is within the limits.
-var larger = map[string]size{
-	"store": {files: 62, lines: 14_568},
-}
-
 // size is that of a package.
 type size struct{ files, lines int }
 
@@ -96,16 +90,9 @@ func (z *sizes) problems() []string {
 		}
 	}
 	for pkg, got := range z.packages {
-		limit, known := larger[strings.TrimPrefix(pkg, "../../")]
-		if !known {
-			limit = size{maxFiles, maxPackageLines}
-		}
-		if got.files > limit.files || got.lines > limit.lines {
+		if got.files > maxFiles || got.lines > maxPackageLines {
 			all = append(all, fmt.Sprintf("%s has %d files with %d lines, at most %d with %d are allowed", pkg, got.files, got.lines,
-				limit.files, limit.lines))
-		}
-		if known && got.files <= maxFiles && got.lines <= maxPackageLines {
-			all = append(all, pkg+" is within the limits: remove it from larger")
+				maxFiles, maxPackageLines))
 		}
 	}
 	slices.Sort(all)

@@ -25,14 +25,14 @@ var bugs = []bug{
 		{"dispatcher/schedule.go", "d.wake() // the loop waits for a later time", ""},
 	}},
 	{"only the first of several events published together is announced", []edit{
-		{"store/watch.go", "for i := range events {", "for i := range events[:1] {"},
+		{"store/watch/watch.go", "for i := range events {", "for i := range events[:1] {"},
 	}},
 	{"a change that comes while a delivery is formed is not read", []edit{
 		{"dispatcher/queue.go", "q.phase == phaseReloadPending || q.forming == 0:",
 			"q.phase == phaseReloadPending || q.forming == 0 && q.phase != phaseStale:"},
 	}},
 	{"a redelivery does not wake the dispatcher", []edit{
-		{"store/delivery.go", "t.AfterCommit(func() { s.watchers.queued(subscriptionID) })", "_ = s"},
+		{"store/delivery.go", "t.AfterCommit(func() { s.watchers.Queued(subscriptionID) })", "_ = s"},
 	}},
 	{"a pause forgets what was owed", []edit{
 		{"store/subscription.go", `"UPDATE interests SET until_seq = ? WHERE subscription_id = ? AND name = ? AND until_seq IS NULL", head.seq, after.ID, name`,
@@ -44,7 +44,7 @@ var bugs = []bug{
 		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`,
 			`"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
 		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},
-		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.subscriptionChanged(id) })\n\tended, err := s.endDeleted",
+		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.SubscriptionChanged(id) })\n\tended, err := s.endDeleted",
 			"ended, err := s.endDeleted"},
 	}},
 	{"a pause is ignored", []edit{
@@ -77,7 +77,7 @@ var bugs = []bug{
 		{"dispatcher/credit.go", "d.interested[key].len() <= maxInlineSubscriptions", "d.interested[key].len() < 0"},
 	}},
 	{"a delivery formed inline skips waiting events", []edit{
-		{"store/credit.go", "log.scan(g.queue.ProgramID, g.queue.Seen, visit)", "reached = e.Seq - 1"},
+		{"store/credit.go", "log.Scan(g.queue.ProgramID, g.queue.Seen, visit)", "reached = e.Seq - 1"},
 	}},
 	{"a slot reserved inline for no delivery is lost", []edit{
 		{"store/credit.go", "if !waits {", "if !waits {\n\t\t\t\tc.taken++"},

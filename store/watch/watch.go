@@ -1,4 +1,6 @@
-package store
+// Package watch notifies those that wait for commits: of what has changed, and of the first attempt of a
+// delivery.
+package watch
 
 import (
 	"slices"
@@ -39,11 +41,17 @@ type Watcher struct {
 	deliveries bool // it receives changes of deliveries, and no others
 	mu         sync.Mutex
 	changes    Changes
-	store      *core
+	watchers   *Watchers
 }
 
-// watchers are the goroutines that wait for something in the store.
-type watchers struct {
+// ProbeResult is the first attempt of a probe.
+type ProbeResult struct {
+	DeliveryID string
+	Attempt    webhook.Attempt
+}
+
+// Watchers are the goroutines that wait for something in the store.
+type Watchers struct {
 	mu      sync.Mutex
 	all     []*Watcher
 	results map[string]chan webhook.Attempt // by delivery id, buffered for one
@@ -52,28 +60,22 @@ type watchers struct {
 	deliveries atomic.Int64 // how many of all watch deliveries
 }
 
-// Watch returns a watcher of all changes from now on, except those of deliveries.
-func (s *Store) Watch() *Watcher { return s.watch(false) }
-
-// WatchDeliveries returns a watcher of the deliveries that are stored or changed from now on,
-// and of nothing else.
-func (s *Store) WatchDeliveries() *Watcher { return s.watch(true) }
-
-func (s *core) watch(deliveries bool) *Watcher {
+// Watch returns a watcher of all changes from now on: of those of deliveries, or of all others.
+func (ws *Watchers) Watch(deliveries bool) *Watcher {
 	c := make(chan struct{}, 1)
-	w := &Watcher{C: c, c: c, deliveries: deliveries, store: s}
-	s.watchers.mu.Lock()
-	defer s.watchers.mu.Unlock()
-	s.watchers.all = append(s.watchers.all, w)
+	w := &Watcher{C: c, c: c, deliveries: deliveries, watchers: ws}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.all = append(ws.all, w)
 	if deliveries {
-		s.watchers.deliveries.Add(1)
+		ws.deliveries.Add(1)
 	}
 	return w
 }
 
 // Close ends the watch.
 func (w *Watcher) Close() {
-	ws := &w.store.watchers
+	ws := w.watchers
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for i, other := range ws.all {
@@ -96,11 +98,11 @@ func (w *Watcher) Take() Changes {
 	return c
 }
 
-// notify applies change to the watchers of everything but deliveries, and wakes them.
-func (ws *watchers) notify(change func(*Changes)) { ws.notifyKind(false, change) }
+// Notify applies change to the watchers of everything but deliveries, and wakes them.
+func (ws *Watchers) Notify(change func(*Changes)) { ws.notifyKind(false, change) }
 
 // notifyKind applies change to the watchers of deliveries, or to the others.
-func (ws *watchers) notifyKind(deliveries bool, change func(*Changes)) {
+func (ws *Watchers) notifyKind(deliveries bool, change func(*Changes)) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, w := range ws.all {
@@ -117,8 +119,9 @@ func (ws *watchers) notifyKind(deliveries bool, change func(*Changes)) {
 	}
 }
 
-func (ws *watchers) published(events []webhook.Event) {
-	ws.notify(func(c *Changes) {
+// Published notes events of one commit.
+func (ws *Watchers) Published(events []webhook.Event) {
+	ws.Notify(func(c *Changes) {
 		if c.Events == nil {
 			c.Events = make(map[EventKey]int64)
 		}
@@ -128,32 +131,24 @@ func (ws *watchers) published(events []webhook.Event) {
 	})
 }
 
-func (ws *watchers) subscriptionChanged(id string) {
-	ws.notify(func(c *Changes) { put(&c.Subscriptions, id) })
+// SubscriptionChanged notes that a subscription was created, changed or deleted.
+func (ws *Watchers) SubscriptionChanged(id string) {
+	ws.Notify(func(c *Changes) { put(&c.Subscriptions, id) })
 }
 
-func (ws *watchers) programChanged(id string) {
-	ws.notify(func(c *Changes) { put(&c.Programs, id) })
+// ProgramChanged notes that the name or the limits of a program changed.
+func (ws *Watchers) ProgramChanged(id string) {
+	ws.Notify(func(c *Changes) { put(&c.Programs, id) })
 }
 
-func (ws *watchers) queued(subscriptionID string) {
-	ws.notify(func(c *Changes) { put(&c.Queued, subscriptionID) })
+// Queued notes that a delivery was queued.
+func (ws *Watchers) Queued(subscriptionID string) {
+	ws.Notify(func(c *Changes) { put(&c.Queued, subscriptionID) })
 }
 
-// deliveryChanged notes that the current write stores or changes a delivery; num 0 stands for
-// unnamed ones. The watchers of deliveries are notified after the commit, even if this write is
-// undone.
-func (t *tx) deliveryChanged(num int64) {
-	if len(t.changed) < MaxChanged {
-		t.changed = append(t.changed, num)
-	} else {
-		t.changed[MaxChanged-1] = 0
-	}
-}
-
-// deliveriesChanged notifies the watchers of deliveries, those too that began to watch after the
+// DeliveriesChanged notifies the watchers of deliveries, those too that began to watch after the
 // writes. Without such watchers it costs one atomic load.
-func (ws *watchers) deliveriesChanged(nums []int64) {
+func (ws *Watchers) DeliveriesChanged(nums []int64) {
 	if len(nums) == 0 || ws.deliveries.Load() == 0 {
 		return
 	}
@@ -177,9 +172,9 @@ func put(set *map[string]struct{}, id string) {
 	(*set)[id] = struct{}{}
 }
 
-// awaitResult returns a channel that receives the first attempt of a delivery that is about to
+// AwaitResult returns a channel that receives the first attempt of a delivery that is about to
 // be stored, or is closed if none will be made, and a function that stops waiting.
-func (ws *watchers) awaitResult(deliveryID string) (<-chan webhook.Attempt, func()) {
+func (ws *Watchers) AwaitResult(deliveryID string) (<-chan webhook.Attempt, func()) {
 	c := make(chan webhook.Attempt, 1)
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -194,8 +189,8 @@ func (ws *watchers) awaitResult(deliveryID string) (<-chan webhook.Attempt, func
 	}
 }
 
-// dropped closes the channel for the result of a delivery that will not be sent.
-func (ws *watchers) dropped(deliveryID string) {
+// Dropped closes the channel for the result of a delivery that will not be sent.
+func (ws *Watchers) Dropped(deliveryID string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if c, ok := ws.results[deliveryID]; ok {
@@ -204,7 +199,8 @@ func (ws *watchers) dropped(deliveryID string) {
 	}
 }
 
-func (ws *watchers) recorded(deliveryID string, a *webhook.Attempt) {
+// Recorded sends the first attempt of a delivery to the goroutine that waits for it, if any.
+func (ws *Watchers) Recorded(deliveryID string, a *webhook.Attempt) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if c, ok := ws.results[deliveryID]; ok {
@@ -213,9 +209,9 @@ func (ws *watchers) recorded(deliveryID string, a *webhook.Attempt) {
 	}
 }
 
-// awaitProbe returns a channel that receives the next probe of a subscription, or is closed if
+// AwaitProbe returns a channel that receives the next probe of a subscription, or is closed if
 // none will be made, and a function that stops waiting.
-func (ws *watchers) awaitProbe(subscriptionID string) (<-chan ProbeResult, func()) {
+func (ws *Watchers) AwaitProbe(subscriptionID string) (<-chan ProbeResult, func()) {
 	c := make(chan ProbeResult, 1)
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -233,9 +229,9 @@ func (ws *watchers) awaitProbe(subscriptionID string) (<-chan ProbeResult, func(
 	}
 }
 
-// probed sends the result of a probe to those that wait for it, and closes their channels; r is
+// Probed sends the result of a probe to those that wait for it, and closes their channels; r is
 // nil if no probe will be made.
-func (ws *watchers) probed(subscriptionID string, r *ProbeResult) {
+func (ws *Watchers) Probed(subscriptionID string, r *ProbeResult) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, to := range ws.probes[subscriptionID] {

@@ -1,4 +1,6 @@
-package store
+// Package pending keeps in memory what is written with other commits: statistics of attempts and uses
+// of tokens. Reads add what is not written yet. A crash loses it.
+package pending
 
 import (
 	"slices"
@@ -7,12 +9,12 @@ import (
 	"time"
 )
 
-// writeBehindPause is the least time between two writes of a writeBehind.
-const writeBehindPause = 12 * time.Millisecond
+// pause is the least time between two writes.
+const pause = 12 * time.Millisecond
 
-// writeBehind holds values by key until a chore writes them with other commits: a few
+// values holds values by key until a chore writes them with other commits: a few
 // with each, because a publisher may wait for it. A crash loses what is not written yet.
-type writeBehind[K comparable, V any] struct {
+type values[K comparable, V any] struct {
 	mu      sync.Mutex
 	pending map[K]V
 	writing []map[K]V // being written; read-only
@@ -21,12 +23,12 @@ type writeBehind[K comparable, V any] struct {
 	next atomic.Int64 // when to write more, in Unix nanoseconds
 }
 
-// due reports whether the next commit should write values.
-func (b *writeBehind[K, V]) due() bool { return time.Now().UnixNano() >= b.next.Load() }
+// Due reports whether the next commit should write values.
+func (b *values[K, V]) Due() bool { return time.Now().UnixNano() >= b.next.Load() }
 
 // some returns up to n values to write in a transaction: the same ones in each transaction until
 // written is called, except those that this transaction has written. A key may be in several maps.
-func (b *writeBehind[K, V]) some(n int, transaction uint64) []map[K]V {
+func (b *values[K, V]) some(n int, transaction uint64) []map[K]V {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before, taken := b.writing, 0
@@ -34,15 +36,15 @@ func (b *writeBehind[K, V]) some(n int, transaction uint64) []map[K]V {
 		taken += len(values)
 	}
 	if more := min(n-taken, len(b.pending)); more > 0 {
-		values := make(map[K]V, more)
+		some := make(map[K]V, more)
 		for key, value := range b.pending {
-			if len(values) == more {
+			if len(some) == more {
 				break
 			}
-			values[key] = value
+			some[key] = value
 			delete(b.pending, key)
 		}
-		b.writing = append(b.writing, values)
+		b.writing = append(b.writing, some)
 	}
 	again := b.number == transaction
 	if b.number = transaction; again {
@@ -52,19 +54,19 @@ func (b *writeBehind[K, V]) some(n int, transaction uint64) []map[K]V {
 }
 
 // written records that the values of some are on disk. The next write follows after
-// rest, or after writeBehindPause if more are pending.
-func (b *writeBehind[K, V]) written(rest time.Duration) {
+// rest, or after pause if more are pending.
+func (b *values[K, V]) written(rest time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.writing = nil
 	if len(b.pending) > 0 {
-		rest = writeBehindPause
+		rest = pause
 	}
 	b.next.Store(time.Now().Add(rest).UnixNano())
 }
 
-// each calls f for every value that is not written yet, with mu held.
-func (b *writeBehind[K, V]) each(f func(K, V)) {
+// Each calls f for every value that is not written yet, with mu held.
+func (b *values[K, V]) Each(f func(K, V)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, values := range append(slices.Clip(b.writing), b.pending) {

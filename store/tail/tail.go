@@ -1,4 +1,5 @@
-package store
+// Package tail keeps the newest events of the logs in memory.
+package tail
 
 import (
 	"sync"
@@ -6,12 +7,12 @@ import (
 	"service/webhook"
 )
 
-// tailBytes bounds the memory of the tail.
-const tailBytes = 16 << 20
+// Bytes bounds the memory of the tail.
+const Bytes = 16 << 20
 
-// tail keeps the newest events of all logs in memory, so that subscriptions that keep up cause
+// Tail keeps the newest events of all logs in memory, so that subscriptions that keep up cause
 // no reads. Events enter after their commit in log order; the oldest leave at the limit.
-type tail struct {
+type Tail struct {
 	limit int
 
 	mu       sync.RWMutex
@@ -25,28 +26,29 @@ type tail struct {
 type programTail struct {
 	first  int64 // seq of events[from]
 	from   int
-	events []tailEvent
+	events []Event
 }
 
-// tailEvent is the part of an event that deliveries need.
-type tailEvent struct {
-	id, name string
-	received int64 // Unix milliseconds
-	json     []byte
-	trace    webhook.Trace
+// Event is the part of an event that deliveries need.
+type Event struct {
+	Id, Name string
+	Received int64 // Unix milliseconds
+	Json     []byte
+	Trace    webhook.Trace
 }
 
-// tailOverhead is the approximate memory of an event in addition to its strings.
-const tailOverhead = 144
+// overhead is the approximate memory of an event in addition to its strings.
+const overhead = 144
 
-func newTail(limit int) *tail { return &tail{limit: limit, programs: make(map[string]*programTail)} }
+// New returns an empty tail with a limit of its memory in bytes.
+func New(limit int) *Tail { return &Tail{limit: limit, programs: make(map[string]*programTail)} }
 
-func (e *tailEvent) size() int {
-	return len(e.json) + len(e.id) + len(e.name) + len(e.trace) + tailOverhead
+func (e *Event) size() int {
+	return len(e.Json) + len(e.Id) + len(e.Name) + len(e.Trace) + overhead
 }
 
-// add appends committed events of one program, in the order of their seqs.
-func (t *tail) add(events []webhook.Event) {
+// Add appends committed events of one program, in the order of their seqs.
+func (t *Tail) Add(events []webhook.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range events {
@@ -56,7 +58,7 @@ func (t *tail) add(events []webhook.Event) {
 			p = &programTail{first: e.Seq}
 			t.programs[e.ProgramID] = p
 		}
-		te := tailEvent{id: e.ID, name: e.Name, received: e.ReceivedAt.UnixMilli(), json: e.JSON, trace: e.Trace}
+		te := Event{Id: e.ID, Name: e.Name, Received: e.ReceivedAt.UnixMilli(), Json: e.JSON, Trace: e.Trace}
 		p.events = append(p.events, te)
 		t.order = append(t.order, e.ProgramID)
 		t.bytes += te.size()
@@ -68,7 +70,7 @@ func (t *tail) add(events []webhook.Event) {
 
 // dropOldest removes the oldest event. It compacts a slice only when more than half of it is
 // unused, so its amortized cost is constant.
-func (t *tail) dropOldest() {
+func (t *Tail) dropOldest() {
 	program := t.order[t.oldest]
 	t.oldest++
 	if t.oldest > 1024 && t.oldest > len(t.order)/2 {
@@ -77,7 +79,7 @@ func (t *tail) dropOldest() {
 	}
 	p := t.programs[program]
 	t.bytes -= p.events[p.from].size()
-	p.events[p.from] = tailEvent{}
+	p.events[p.from] = Event{}
 	p.from++
 	p.first++
 	switch {
@@ -91,9 +93,9 @@ func (t *tail) dropOldest() {
 	}
 }
 
-// scan calls visit for the program's events after a seq, in order, until visit returns false.
+// Scan calls visit for the program's events after a seq, in order, until visit returns false.
 // It returns false without a call if the tail does not reach back that far.
-func (t *tail) scan(programID string, after int64, visit func(seq int64, e *tailEvent) bool) bool {
+func (t *Tail) Scan(programID string, after int64, visit func(seq int64, e *Event) bool) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	p := t.programs[programID]
@@ -106,4 +108,25 @@ func (t *tail) scan(programID string, after int64, visit func(seq int64, e *tail
 		}
 	}
 	return true
+}
+
+// Forget drops the events of a program.
+func (t *Tail) Forget(programID string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.programs[programID]
+	if p == nil {
+		return
+	}
+	for i := range p.events[p.from:] {
+		t.bytes -= p.events[p.from+i].size()
+	}
+	delete(t.programs, programID)
+	left := t.order[:0]
+	for _, id := range t.order[t.oldest:] {
+		if id != programID {
+			left = append(left, id)
+		}
+	}
+	t.order, t.oldest = left, 0
 }

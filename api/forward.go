@@ -186,7 +186,7 @@ func (a *API) forward(req *request) (status, size int) {
 	defer func() {
 		if p := recover(); p != nil { // the response broke off, so the client's connection must too
 			f.result = forwardUnreachable
-			err := errors.New("the response of the target broke off")
+			err := errors.New("the target's response broke off")
 			if cause := context.Cause(ctx); cause == errForwardSilence {
 				f.result, err = forwardTimeout, cause
 			}
@@ -295,7 +295,7 @@ func (f *forwardedRequest) rewrite(r *httputil.ProxyRequest) {
 	h.Add("Via", fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, f.api.forwarder.via))
 }
 
-// accept prepares the response of the target for the client. If the client failed, the target
+// accept prepares the target's response for the client. If the client failed, the target
 // has received half a request, and its response is about that: the client gets its own error.
 func (f *forwardedRequest) accept(resp *http.Response) error {
 	if f.mu.TryLock() { // otherwise it is being read

@@ -125,7 +125,7 @@ type metrics struct {
 
 	rateLimited, invalidTokens prometheus.Counter // of refused
 
-	// limited counts the requests that the limit of a program rejected. A program without one, or
+	// limited counts the requests that a program's limit rejected. A program without one, or
 	// that exists no longer, has no series.
 	limited struct {
 		mu       sync.Mutex

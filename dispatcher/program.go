@@ -175,7 +175,7 @@ func (d *Dispatcher) readLimits(ctx context.Context, changed map[string]struct{}
 		}
 		delete(d.staleLimits, id)
 		if err != nil {
-			d.logger.Error("failed to read the limit of a program", "program", id, "error", err)
+			d.logger.Error("failed to read a program's limit", "program", id, "error", err)
 			continue
 		}
 		d.mu.Lock()
@@ -184,7 +184,7 @@ func (d *Dispatcher) readLimits(ctx context.Context, changed map[string]struct{}
 	}
 }
 
-// setLimit sets the limit of a program, 0 for none. The caller holds d.mu.
+// setLimit sets a program's limit, 0 for none. The caller holds d.mu.
 func (d *Dispatcher) setLimit(id string, limit int) {
 	if limit > 0 {
 		d.limits[id] = limit

@@ -75,7 +75,7 @@ func (s *core) snapshot(ctx context.Context, copies int) (_ *Snapshot, err error
 	return made, err
 }
 
-// freeRoom returns the free bytes on the disk of the data directory, and how many of them must
+// freeRoom returns the free bytes on the data directory's disk, and how many of them must
 // stay free for events.
 func (s *core) freeRoom() (room, minFree int64, err error) {
 	if room, minFree, _ = s.disk.Check(s.scanNow); minFree == 0 {
@@ -95,6 +95,6 @@ func (s *core) roomFor(bytes int64) error {
 		return nil
 	}
 	return webhook.NewError(webhook.CodeUnavailable, fmt.Sprintf(
-		"There is not enough room on the disk of the data directory: %d bytes are needed, %d are free, and %d must stay free for events.",
+		"There is not enough room on the data directory's disk: %d bytes are needed, %d are free, and %d must stay free for events.",
 		bytes, room, minFree))
 }

@@ -40,7 +40,7 @@ func (x *ProgramExport) Remove() error { return os.Remove(x.Path) }
 // everything, and the program.
 const exportCopies = 2
 
-// ExportSpace returns how many bytes an export needs at most on the disk of the data directory,
+// ExportSpace returns how many bytes an export needs at most on the data directory's disk,
 // where copies files of the size of the database are added, and how many are free for it.
 func (s Programs) ExportSpace(ctx context.Context, copies int) (need, free int64, err error) {
 	if err := s.db.Scan(ctx, selectLiveBytes, nil, &need); err != nil {

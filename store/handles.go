@@ -47,7 +47,7 @@ type (
 	// Queues are the subscription queues that the dispatcher works on: waiting
 	// events, due deliveries and the health of the endpoint.
 	Queues struct{ *core }
-	// Replica is the copy of the database in a bucket, and the lease on it.
+	// Replica is the database copy in a bucket, and the lease on it.
 	Replica struct{ *core }
 	// Replays create new deliveries for a range of the log.
 	Replays struct{ *core }

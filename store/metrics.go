@@ -205,8 +205,8 @@ var (
 		"Forecast time when the disk is full, in Unix time; 0 for never and if unknown.")
 	dayDesc      = newDesc("webhooks_forecast_retention_day_bytes", "Forecast size of one more day of retention; 0 if unknown.")
 	walDesc      = newDesc("webhooks_wal_bytes", "Size of the database's write-ahead log.")
-	diskFreeDesc = newDesc("webhooks_disk_free_bytes", "Free bytes on the disk of the data directory.")
-	diskSizeDesc = newDesc("webhooks_disk_size_bytes", "Size of the disk of the data directory.")
+	diskFreeDesc = newDesc("webhooks_disk_free_bytes", "Free bytes on the data directory's disk.")
+	diskSizeDesc = newDesc("webhooks_disk_size_bytes", "Size of the data directory's disk.")
 	diskMinDesc  = newDesc("webhooks_disk_min_bytes",
 		"Minimum free bytes on the disk for events to be accepted; 0 for no minimum.")
 	termDesc    = newDesc("webhooks_replica_term", "Number of the term to which the replica is written, 0 before it has one.")
@@ -215,11 +215,11 @@ var (
 	lagDesc     = newDesc("webhooks_replica_lag_seconds",
 		"Age of the oldest change that is not in the replica; 0 if there is none, and without a replica.")
 	verifiedDesc = newDesc("webhooks_replica_verified_timestamp_seconds",
-		"When the content of the replica was last found equal to the database, in Unix time; 0 for never, and without a replica.")
+		"When the replica's content was last found equal to the database, in Unix time; 0 for never, and without a replica.")
 	damagedDesc = newDesc("webhooks_replica_damaged_timestamp_seconds",
-		"When the content of the replica was last found damaged, in Unix time; 0 for never, and without a replica.")
+		"When the replica's content was last found damaged, in Unix time; 0 for never, and without a replica.")
 	verifyDesc = newDesc("webhooks_replica_verify_interval_seconds",
-		"Time between two comparisons of the content of the replica with the database; 0 for none.")
+		"Time between two comparisons of the replica's content with the database; 0 for none.")
 	syncedDesc = newDesc("webhooks_replica_last_success_timestamp_seconds",
 		"When the replica was last known to have all changes, in Unix time; 0 for never, and without a replica.")
 	diskLowDesc = newDesc("webhooks_disk_low", "Whether free disk space is below the minimum, so that events are rejected.")

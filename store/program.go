@@ -310,7 +310,7 @@ func (c *programCache) forget(id string) {
 	c.generation++
 }
 
-// CreatePortalLink creates a link to the portal of a program, see [people.Writes.CreatePortalLink].
+// CreatePortalLink creates a link to a program's portal, see [people.Writes.CreatePortalLink].
 // The error is a *webhook.Error if n is invalid, or the program does not exist or cannot be used.
 func (w ProgramWrites) CreatePortalLink(n webhook.NewPortalLink, by webhook.AuditEntry) (l webhook.PortalLink, code string, err error) {
 	if err := webhook.Invalid(n.Check(w.t.s.clock.Now())...); err != nil {

@@ -8,10 +8,10 @@ import (
 	"service/store/schema"
 )
 
-// ReplicaVerification is the result of comparing the content of the replica with the database.
+// ReplicaVerification is the result of comparing the replica's content with the database.
 type ReplicaVerification = replica.Verification
 
-// verifyReplica starts comparing the content of the replica with the database.
+// verifyReplica starts comparing the replica's content with the database.
 func (s *core) verifyReplica(r *replica.Replication, cfg *Config) {
 	var text []byte
 	target := cfg.Replica.Target()

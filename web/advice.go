@@ -56,7 +56,7 @@ var statusAdvice = map[int]advice{
 var classAdvice = map[int]advice{
 	2: {"The endpoint accepted the delivery.", ""},
 	3: {"The endpoint redirected the request. Redirects are not followed.",
-		"Set the URL of the subscription to the target of the redirect, then resend."},
+		"Set the subscription URL to the target of the redirect, then resend."},
 	4: {"The endpoint rejected the request. A 4xx status is not retried.", "Check its response. Resend once the cause is fixed."},
 	5: {"The endpoint failed.", "Ask the partner to check the endpoint's log for this time."},
 }

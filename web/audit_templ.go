@@ -74,7 +74,7 @@ func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <p class=\"lead\">Changes by admins, access tokens and portal sessions, and by commands on the host of the service (listed as terminal). Published events are not listed, nor are pings and tests that tokens send. Each entry is hashed over the one before; <code>service audit verify</code> checks all of them.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 1, " <p class=\"lead\">Changes by admins, access tokens and portal sessions, and by commands on the service's host (listed as terminal). Published events are not listed, nor are pings and tests that tokens send. Each entry is hashed over the one before; <code>service audit verify</code> checks all of them.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

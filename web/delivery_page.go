@@ -308,7 +308,7 @@ func (d *deliveryRecord) next() string {
 	case !d.ClaimedAt.IsZero():
 		return "Attempt " + strconv.Itoa(d.AttemptsMade) + " of " + strconv.Itoa(webhook.MaxAttempts) + " is in flight."
 	case d.AttemptsMade == 0:
-		why = append(why, "Attempt "+number+" starts as soon as the limits of the subscription allow: on deliveries in flight and on "+
+		why = append(why, "Attempt "+number+" starts as soon as the subscription's limits allow: on deliveries in flight and on "+
 			"requests per second, even after a 429 or 503 that asked for a pause.")
 	default:
 		last := &d.attempts[len(d.attempts)-1]

@@ -251,7 +251,7 @@ func closedByText(by webhook.IncidentEnd) string {
 	case webhook.IncidentIsQuiet:
 		return "no delivery failed permanently for an hour"
 	case webhook.IncidentChanged:
-		return "the URL of the subscription was changed, or the subscription was resumed"
+		return "the subscription URL was changed, or the subscription was resumed"
 	case webhook.IncidentDeleted:
 		return "the subscription was deleted"
 	}

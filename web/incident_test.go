@@ -99,7 +99,7 @@ func TestPartnerMessageWithPortalLink(t *testing.T) {
 	must(t, err)
 	code := strings.TrimPrefix(link[1], "/portal/link/")
 	if len(entries) != 1 || entries[0].ProgramID != "acme" || strings.Contains(fmt.Sprint(entries[0]), code) {
-		t.Errorf("the audit log has %+v", entries)
+		t.Errorf("the audit log contains %+v", entries)
 	}
 }
 

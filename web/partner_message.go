@@ -29,7 +29,7 @@ var statusChecks = map[int]string{
 	http.StatusForbidden:        "Do the endpoint's signature check and its firewall accept the request? Was the signing secret changed?",
 	http.StatusNotFound:         "Is the path of the URL right, and is the application behind it deployed?",
 	http.StatusMethodNotAllowed: "Does the endpoint accept POST at this path?",
-	http.StatusGone:             "Was the endpoint moved? Then change the URL of the subscription.",
+	http.StatusGone:             "Was the endpoint moved? Then change the subscription URL.",
 	http.StatusRequestEntityTooLarge: "Does the endpoint accept bodies of 100 KB? A single event can have up to 256 KiB. A lower limit " +
 		"of events per delivery can be set in the subscription.",
 	http.StatusUnsupportedMediaType: "Does the endpoint accept application/json?",
@@ -51,7 +51,7 @@ func partnerCheckOf(code webhook.ErrorCode, status int) string {
 	}
 	switch status / 100 {
 	case 3:
-		return "Set the URL of the subscription to the final address."
+		return "Set the subscription URL to the final address."
 	case 5:
 		return "What does the log of your endpoint say at that time?"
 	}

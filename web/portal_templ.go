@@ -160,7 +160,7 @@ func verifyPage(f ui.Frame, v *verifyView) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, " <p class=\"lead\">Each delivery is signed with the secret of its subscription, as Standard Webhooks defines. Verify the signature before you trust a request. Read the body as bytes, before your framework parses it.</p><section aria-labelledby=\"example\"><h2 id=\"example\">Your last delivery</h2>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 4, " <p class=\"lead\">Each delivery is signed with its subscription's secret, as Standard Webhooks defines. Verify the signature before you trust a request. Read the body as bytes, before your framework parses it.</p><section aria-labelledby=\"example\"><h2 id=\"example\">Your last delivery</h2>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -248,9 +248,9 @@ func verifyPage(f ui.Frame, v *verifyView) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var14 string
-				templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs(" ago. The code below verifies it with the secret of this subscription. The signatures are those of the secrets that sign now.")
+				templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs(" ago. The code below verifies it with this subscription's secret. The signatures are those of the secrets that sign now.")
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/portal.templ`, Line: 41, Col: 134}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/portal.templ`, Line: 41, Col: 129}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var14))
 				if templ_7745c5c3_Err != nil {

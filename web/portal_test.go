@@ -18,7 +18,7 @@ import (
 	"service/webhook"
 )
 
-// portalLink creates a link to the portal of a program, and returns its path.
+// portalLink creates a link to a program's portal, and returns its path.
 func portalLink(t *testing.T, w *Web, programID string, role webhook.PortalRole) string {
 	t.Helper()
 	var code string
@@ -34,7 +34,7 @@ func portalLink(t *testing.T, w *Web, programID string, role webhook.PortalRole)
 	return "/portal/link/" + code
 }
 
-// enter opens the portal of a program with a browser that keeps its cookies.
+// enter opens a program's portal with a browser that keeps its cookies.
 func enter(t *testing.T, w *Web, programID string, role webhook.PortalRole) visitor {
 	t.Helper()
 	v := visit(t, w)
@@ -406,7 +406,7 @@ func TestPortalLimits(t *testing.T) {
 	v.do("GET", "/portal/event-types").want(t, 429, "")
 	enter(t, w, "other", webhook.PortalRead).do("GET", "/portal/event-types").want(t, 200, "")
 
-	// The limit of a program replaces that of the configuration.
+	// A program's limit replaces that of the configuration.
 	for limit, status := range map[int]int{1: 422, 2: 200} {
 		id := fmt.Sprint("limited-", limit)
 		v := enter(t, w, id, webhook.PortalWrite)

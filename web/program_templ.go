@@ -1987,7 +1987,7 @@ func programFormPage(f ui.Frame, p *programForm) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 118, "<fieldset class=\"field\"><legend>Limits</legend><p class=\"hint\">Empty stands for the default of the installation, and 0 for no limit.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 118, "<fieldset class=\"field\"><legend>Limits</legend><p class=\"hint\">Empty stands for the installation's default, and 0 for no limit.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -2002,7 +2002,7 @@ func programFormPage(f ui.Frame, p *programForm) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			templ_7745c5c3_Err = ui.Field(ui.FieldProps{ID: "max-in-flight", Name: "max_in_flight", Label: "Deliveries in flight", Value: p.limits["max_in_flight"],
-				Error: ui.FieldErrorText(p.errors, "max-in-flight"), Hint: "Excluding pings; at least 1. Default: only the limits of the installation."}).Render(ctx, templ_7745c5c3_Buffer)
+				Error: ui.FieldErrorText(p.errors, "max-in-flight"), Hint: "Excluding pings; at least 1. Default: only the installation's limits."}).Render(ctx, templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -229,7 +229,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 					}
 					ctx = templ.InitializeContext(ctx)
 					if r.AcknowledgeTimeout == 0 {
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "Writes succeed once they are on the disk of this host")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 12, "Writes succeed once they are on this host's disk")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

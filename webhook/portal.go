@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// PortalRole is what a partner may do in the portal of a program.
+// PortalRole is what a partner may do in a program's portal.
 type PortalRole string
 
 // A partner with the role read sees the program's records. With write, the partner also
@@ -40,7 +40,7 @@ const (
 	MaxPortalOrigins      = 10   // of a program
 )
 
-// PortalLink opens the portal of a program once. The link has a code, of which the service
+// PortalLink opens a program's portal once. The link has a code, of which the service
 // stores the SHA-256.
 type PortalLink struct {
 	ID        string     `json:"id"`

@@ -18,7 +18,7 @@ import (
 // Request has the options of a backup.
 type Request struct {
 	Keys   bool `json:"keys"`   // include the keys
-	Copies int  `json:"copies"` // number of copies of the database that must fit on the disk of the data directory
+	Copies int  `json:"copies"` // number of copies of the database that must fit on the data directory's disk
 }
 
 // Source has the contents of a backup: a snapshot of the database, and files of the data

@@ -38,7 +38,7 @@ func announcePrimary(ctx context.Context, svc *server.Server, s *server.Config, 
 // announceStandby prints where a node listens that is not the primary.
 func announceStandby(w io.Writer, b *server.Standby, s *server.Config) {
 	fmt.Fprintf(w, "Standby   %s, following %s\n", b.URL(), terminal.Escape(s.Replica.Target()))
-	fmt.Fprintf(w, "          takes over when the lease of the primary ends, or on: %s promote --data %s\n", s.Program, shellQuote(s.Dir))
+	fmt.Fprintf(w, "          takes over when the primary's lease ends, or on: %s promote --data %s\n", s.Program, shellQuote(s.Dir))
 }
 
 // announce prints the URLs of the service and the first steps. link creates the first

@@ -48,13 +48,13 @@ func printJSON(w io.Writer, v any) error {
 // variables: SERVICE_ and the flag's name in upper case. See setVariables.
 type commands struct {
 	Serve       serveCmd       `cmd:"" group:"run" help:"Run the service, with the API, the admin UI and webhook delivery."`
-	Promote     promoteCmd     `cmd:"" group:"run" help:"Make this standby the primary. Waits until the lease of the primary has ended; --force does not wait."`
+	Promote     promoteCmd     `cmd:"" group:"run" help:"Make this standby the primary. Waits until the primary's lease has ended; --force does not wait."`
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
 	Filter      filterCmd      `cmd:"" group:"publish" help:"Run filters over stored events before a subscription uses them."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Program     programCmd     `cmd:"" group:"access" help:"List, export, import, move and delete programs, the tenants of the service."`
-	PortalLink  portalLinkCmd  `cmd:"" group:"access" help:"Print a one-time link to the portal of a program, for a partner. Needs a running server."`
+	PortalLink  portalLinkCmd  `cmd:"" group:"access" help:"Print a one-time link to a program's portal, for a partner. Needs a running server."`
 	Apply       applyCmd       `cmd:"" group:"access" help:"Bring event types, programs, subscriptions and tokens to the state that a file describes."`
 	Audit       auditCmd       `cmd:"" group:"access" help:"List, export and verify the audit log."`
 	Admin       adminCmd       `cmd:"" group:"access" help:"Create, list and remove admins, who sign in to the admin UI."`

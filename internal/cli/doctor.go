@@ -326,7 +326,7 @@ func (d *diagnosis) data(
 		return true, false
 	}
 	if !errors.Is(err, control.ErrNoServer) {
-		d.add(doctor.LevelFail, "server", "Run this as the user of the service, or as root.", "%v", err)
+		d.add(doctor.LevelFail, "server", "Run this as the service's user, or as root.", "%v", err)
 		return true, false
 	}
 	catalog, err := server.LoadCatalog(c.Data)
@@ -392,7 +392,7 @@ func (d *diagnosis) listener(ctx context.Context, s *server.Config, served bool)
 	defer cancel()
 	if err := askReady(bounded, s); err != nil {
 		d.add(doctor.LevelFail, "listener",
-			doctor.Remedy(err, "Run this command with the settings of the server (--config), or check the server's log."), "%v", err)
+			doctor.Remedy(err, "Run this command with the server's settings (--config), or check the server's log."), "%v", err)
 		return
 	}
 	d.ok("listener", "the server at %s is ready", s.Listen)
@@ -464,7 +464,7 @@ func (d *diagnosis) domain(ctx context.Context, name string) {
 func (d *diagnosis) address(domain string) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		d.add(doctor.LevelWarn, "domain", "", "failed to list the addresses of this host: %v", err)
+		d.add(doctor.LevelWarn, "domain", "", "failed to list this host's addresses: %v", err)
 		return
 	}
 	for _, a := range all {

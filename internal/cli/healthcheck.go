@@ -34,7 +34,7 @@ func (c *healthcheckCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	if _, port, _ := net.SplitHostPort(s.Listen); port == "0" || port == "" {
-		f.add("listen", "must have the port of the server, not %q", s.Listen)
+		f.add("listen", "must have the server's port, not %q", s.Listen)
 	}
 	if err := f.err(); err != nil {
 		return err

@@ -215,7 +215,7 @@ func (s *salvage) summary() {
 		s.printLine("%d more events not published", more)
 	}
 	if s.expired > 0 {
-		s.printLine("%s not published: older than the retention of the new primary", webhook.Count(s.expired, "event"))
+		s.printLine("%s not published: older than the new primary's retention", webhook.Count(s.expired, "event"))
 	}
 	again := ""
 	if s.delivered > 0 {

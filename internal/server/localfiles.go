@@ -67,7 +67,7 @@ func (b *Standby) proveLocal(ctx context.Context) {
 		if err := b.data.CheckIntact(ctx); err == nil {
 			b.intactNext = now.Add(intactInterval)
 		} else if ctx.Err() == nil && !errors.Is(err, replica.ErrNoCopy) {
-			b.cfg.Logger.Error("failed to check the copy of the database, will retry", "error", err)
+			b.cfg.Logger.Error("failed to check the database copy, will retry", "error", err)
 		}
 	}
 	warning, lacks := b.compareFiles(ctx)

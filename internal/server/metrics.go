@@ -31,7 +31,7 @@ func newRegistry(version string) (*prometheus.Registry, error) {
 
 // Metrics of a node, the same in both roles.
 var (
-	roleDesc      = prometheus.NewDesc("webhooks_node_role", "1 for the role of this node, 0 for the other.", []string{"role"}, nil)
+	roleDesc      = prometheus.NewDesc("webhooks_node_role", "1 for this node's role, 0 for the other.", []string{"role"}, nil)
 	takeoversDesc = prometheus.NewDesc("webhooks_takeovers_total", "Times that this process took over from another primary.", nil, nil)
 	leaseAgeDesc  = prometheus.NewDesc("webhooks_lease_age_seconds",
 		"Time since this node last renewed its lease; 0 on a standby and without a lease.", nil, nil)
@@ -40,7 +40,7 @@ var (
 		"Standbys of this primary that were seen in the last 7 days, by state: ready (could take over), unable, silent (not seen for minutes).",
 		[]string{"state"}, nil)
 	standbyLagDesc = prometheus.NewDesc("webhooks_standby_lag_seconds",
-		"Time since the copy of this standby was known to be complete; 0 on a primary and without a copy.", nil, nil)
+		"Time since this standby's copy was known to be complete; 0 on a primary and without a copy.", nil, nil)
 	canTakeOverDesc = prometheus.NewDesc("webhooks_standby_can_take_over", "1 if this standby could take over now; 0 on a primary.", nil, nil)
 )
 

@@ -145,7 +145,7 @@ func (b *Standby) acquireOwn(ctx context.Context, known int64, requests *[]*prom
 			if err := <-done; err == nil {
 				return nil
 			}
-			b.cfg.Logger.Warn("taking the lease for the data of this node, on command", "data", b.cfg.Dir)
+			b.cfg.Logger.Warn("taking the lease for this node's data, on command", "data", b.cfg.Dir)
 			return b.lease.Seize(ctx)
 		}
 	}

@@ -31,7 +31,7 @@ import (
 )
 
 // Standby is a node that does not hold the lease. It listens on the addresses of the service,
-// follows the replica, and acquires the lease on a command or after the lease of the primary has
+// follows the replica, and acquires the lease on a command or after the primary's lease has
 // ended.
 type Standby struct {
 	cfg          *Config

@@ -1,6 +1,6 @@
 // Package datadir works on the files of a data directory that no store has open: it restores,
 // inspects and compacts the database there, reads the data of a service that no longer runs, and
-// keeps the copy of a standby until it becomes the database.
+// keeps a standby's copy until it becomes the database.
 //
 // Everything that changes a data directory holds its lock. After a crash, the next process that opens
 // the directory finds the old files or the new ones, see [Restoration].

@@ -197,7 +197,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		}
 		if info, err := os.Stat(filepath.Join(cfg.Dir, datadir.StandbyFolder, datadir.Database)); err == nil {
 			x.add(LevelWarn, checkDatabase, "Start it with --lease: it follows the primary, or takes over if there is none.",
-				"this directory has the copy of a standby, last changed at %s", webhook.FormatTime(info.ModTime()))
+				"this directory has a standby's copy, last changed at %s", webhook.FormatTime(info.ModTime()))
 			return nil
 		}
 		x.add(LevelWarn, checkDatabase, advice, "%s does not exist", path)
@@ -250,7 +250,7 @@ func Remedy(err error, otherwise string) string {
 		return "Run this command as the service's user or as root."
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), strings.Contains(err.Error(), syscall.ENOSPC.Error()):
 		// SQLite's error only names it.
-		return "Free space on the disk of the data directory, or enlarge it."
+		return "Free space on the data directory's disk, or enlarge it."
 	case errors.Is(err, syscall.EROFS):
 		return "Mount it writable. Linux makes a file system read-only after errors of the disk: check dmesg first."
 	}
@@ -544,7 +544,7 @@ const clockDiffers = time.Hour
 // counted compares the wall clock with the time that retention counts. more is how much more the
 // clock has advanced since a time, which is zero if retention has not run yet.
 func (x *examination) counted(more time.Duration, since time.Time) {
-	const advice = "Check the clock of this machine and its synchronization. After a downtime, a restore or a correction of the clock " +
+	const advice = "Check this machine's clock and its synchronization. After a downtime, a restore or a correction of the clock " +
 		"this is expected, and is over after one --retention."
 	switch {
 	case since.IsZero():

@@ -43,7 +43,7 @@ func newCode() (code string, hash [sha256.Size]byte) {
 	return code, sha256.Sum256([]byte(code))
 }
 
-// CreatePortalLink creates a link to the portal of a program, and returns the code in it. At
+// CreatePortalLink creates a link to a program's portal, and returns the code in it. At
 // [webhook.MaxPortalLinks] it ends the oldest link of the program. The caller has checked n, and
 // that the program can be used.
 func (w Writes) CreatePortalLink(n webhook.NewPortalLink, by webhook.AuditEntry) (l webhook.PortalLink, code string, err error) {
@@ -128,7 +128,7 @@ func (w PortalWrites) Session(secret string) (webhook.PortalSession, bool, error
 	return p, found && w.now().Before(p.ExpiresAt), err
 }
 
-// Sessions returns the open sessions in the portal of a program, newest first, and the number of
+// Sessions returns the open sessions in a program's portal, newest first, and the number of
 // its open links.
 func (s Portal) Sessions(ctx context.Context, programID string) (sessions []webhook.PortalSession, links int, err error) {
 	now := s.now().UnixMilli()
@@ -149,7 +149,7 @@ func (w PortalWrites) EndSession(secret string) (webhook.PortalSession, bool, er
 	return session, found && err == nil, err
 }
 
-// EndAccess ends all sessions in the portal of a program and all its links, and returns how
+// EndAccess ends all sessions in a program's portal and all its links, and returns how
 // many there were.
 func (w PortalWrites) EndAccess(programID string) (sessions, links int64, err error) {
 	if sessions, err = w.t.Affected(deletePortalSessions, programID); err != nil {

@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// portalLink creates a link to the portal of a program and returns its code.
+// portalLink creates a link to a program's portal and returns its code.
 func portalLink(t *testing.T, s *store.Store, n webhook.NewPortalLink) (l webhook.PortalLink, code string) {
 	t.Helper()
 	mustWrite(t, s, func(w store.Write) (err error) {

@@ -50,7 +50,7 @@ func (c *bucketClock) note(at time.Time, known bool) {
 	}
 }
 
-// BucketClock returns by how much the clock of this machine is ahead of that of the
+// BucketClock returns by how much this machine's clock is ahead of that of the
 // bucket, with a precision of about a second. It sends one request.
 func BucketClock(ctx context.Context, cfg *Config) (ahead time.Duration, err error) {
 	l, err := NewLease(ctx, LeaseConfig{Replica: cfg})

@@ -84,7 +84,7 @@ func (c Cause) Remedy() string {
 		return "Check the access key, its permissions (read, write, delete, list), the name and region of the bucket, and this host's " +
 			"clock; for a replica in a folder, that the service's user can write to it."
 	case CauseFull:
-		return "Raise the quota of the bucket or free space there."
+		return "Raise the bucket's quota or free space there."
 	case CauseSlow:
 		return "Check the bandwidth to the bucket, and its provider's limits and status."
 	case CauseLeaseLost:

@@ -25,7 +25,7 @@ const maxReplans = 10
 type intactClient struct {
 	litestream.ReplicaClient
 	damaged []*damagedError
-	// layers are the terms of the replica, newest first. An object that is damaged in
+	// layers are the replica's terms, newest first. An object that is damaged in
 	// one term may be intact in an earlier one.
 	layers  []*termLayer
 	found   []string // descriptions of the damaged objects

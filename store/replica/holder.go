@@ -35,7 +35,7 @@ func readHolder(dir string) (holder, error) { return readState[holder](filepath.
 // write records h as the last holder of a data directory. The record is fsynced.
 func (h holder) write(dir string) error {
 	if err := writeState(filepath.Join(dir, holderFile), h); err != nil {
-		return fmt.Errorf("record the owner of the lease: %w", err)
+		return fmt.Errorf("record the lease owner: %w", err)
 	}
 	return nil
 }

@@ -151,12 +151,12 @@ func Nodes(ctx context.Context, cfg *Config) (all []NodeState, err error) {
 		Bucket: &l.bucket.name, Prefix: aws.String(nodesPrefix(l.bucket.key)), MaxKeys: aws.Int32(maxNodes),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list the nodes of the replica: %w", err)
+		return nil, fmt.Errorf("list the replica's nodes: %w", err)
 	}
 	for _, object := range listed.Contents {
 		text, _, err := l.bucket.get(ctx, aws.ToString(object.Key), maxNodeBytes)
 		if err != nil {
-			return all, fmt.Errorf("read the nodes of the replica: %w", err)
+			return all, fmt.Errorf("read the replica's nodes: %w", err)
 		}
 		var s NodeState
 		if json.Unmarshal(text, &s) != nil {

@@ -64,7 +64,7 @@ var errTermPath = errors.New("the path is that of a term of a replica; use the p
 func checkPlain(ctx context.Context, at location) error {
 	switch files, ofTerm, err := at.plain(ctx); {
 	case err != nil:
-		return fmt.Errorf("list the files of the replica: %w", err)
+		return fmt.Errorf("list the replica's files: %w", err)
 	case !files:
 		return nil
 	case ofTerm:
@@ -77,7 +77,7 @@ func checkPlain(ctx context.Context, at location) error {
 func termAt(ctx context.Context, at location, when time.Time) (term, error) {
 	numbers, err := at.terms(ctx)
 	if err != nil {
-		return term{}, fmt.Errorf("list the terms of the replica: %w", err)
+		return term{}, fmt.Errorf("list the replica's terms: %w", err)
 	}
 	for _, number := range slices.Backward(numbers) {
 		// An interrupted removal may have left a term without its record.

@@ -58,7 +58,7 @@ func TestDoctorDisk(t *testing.T) {
 		}
 	}
 	d.fill()
-	doctor("full", 0, "Free space on the disk of the data directory, or enlarge it.")
+	doctor("full", 0, "Free space on the data directory's disk, or enlarge it.")
 	d.enlarge()
 	for _, mode := range []string{"ro", "rw"} {
 		if err := harness.Exec("mount", "-o", "remount,"+mode, d.mount); err != nil {

@@ -149,7 +149,7 @@ func TestSalvage(t *testing.T) {
 		"1 event of program lost not published: the new primary has no such program; create it with: ",
 		"service token create --program lost\n",
 		"event " + eventID(50) + " of program p not published: name is not the name of an event type",
-		"1 event not published: older than the retention",
+		"1 event not published: older than the new primary's retention",
 		"not all missing events could be published",
 		"program lost: created at ",
 		"/hook): created at ",

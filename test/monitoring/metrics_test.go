@@ -102,7 +102,7 @@ func TestMetrics(t *testing.T) {
 	checkMetricNames(t, text)
 }
 
-// exceedLimit sends requests until the limit of a program refuses one.
+// exceedLimit sends requests until a program's limit refuses one.
 func exceedLimit(t *testing.T, in *harness.Instance, program string) {
 	t.Helper()
 	for other := in.Token(program); ; {

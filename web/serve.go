@@ -217,9 +217,14 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 	if p.allow != "" {
 		rw.Header().Set("Allow", p.allow)
 	}
+	if r.admin != "" && r.status == nil && r.loadFrame == nil {
+		_ = w.readFrame(r)
+	}
 	w.headers(rw, p.status, p.retryAfter)
+	f := w.frame(r, p.title)
+	f.Address = "" // no form leads back to an error
 	var body bytes.Buffer
-	if err := problemPage(w.frame(r, p.title), p, r.id).Render(r.Context(), &body); err != nil {
+	if err := problemPage(f, p, r.id).Render(r.Context(), &body); err != nil {
 		body.Reset()
 		body.WriteString(http.StatusText(p.status))
 	}

@@ -3,6 +3,7 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	"service/store"
 	"service/web/ui"
+	"service/webhook"
 )
 
 // text is a page with one text.
@@ -252,4 +254,78 @@ func TestFirstPageIsSmall(t *testing.T) {
 		t.Errorf("the first page loads %d bytes, and may load %d", sum, most)
 	}
 	t.Logf("%d bytes, of which %d are the page", sum, len(first.body))
+}
+
+// TestErrorsHaveNavigation checks that a signed-in visitor can leave every error page by the
+// navigation.
+func TestErrorsHaveNavigation(t *testing.T) {
+	f := furnish(t)
+	f.w.mux.Handle("GET /broken", f.w.serve(f.w.guard(route{role: viewer, by: by{get: func(*request) (response, error) {
+		return response{}, errors.New("the cause")
+	}}})))
+	for _, tt := range []struct {
+		role         webhook.Role
+		method, path string
+		status       int
+	}{
+		{viewer, "GET", "/nowhere", 404},
+		{viewer, "GET", "/deliveries/none", 404},
+		{viewer, "GET", "/events?program=%zz", 400},
+		{viewer, "POST", "/deliveries", 405},
+		{viewer, "GET", "/tokens/new", 403},
+		{viewer, "GET", "/broken", 500},
+		{owner, "POST", "/subscriptions/none/ping", 404},
+		{writer, "GET", "/portal/nowhere", 404},
+		{writer, "GET", "/portal/deliveries/none", 404},
+		{anyone, "GET", "/nowhere", 401},
+	} {
+		p := f.as(tt.role).do(tt.method, tt.path)
+		p.want(t, tt.status, "")
+		if tt.role == anyone {
+			p.hasNot(t, `<nav id="pages"`)
+			continue
+		}
+		p.has(t, `<nav id="pages"`, "Request ID", `class="account"`)
+		if tt.role != writer {
+			p.has(t, `id="service-status"`, `action="/find"`)
+		}
+		p.inert(t)
+	}
+}
+
+// maxPageWeight is the maximum size in bytes of a first page with its assets, compressed.
+const maxPageWeight = 60 << 10
+
+// TestPageWeight checks the size of each page for a browser that has nothing cached.
+func TestPageWeight(t *testing.T) {
+	f := furnish(t)
+	for _, role := range []webhook.Role{owner, writer} {
+		v, all := f.as(role), f.w.routes()
+		if role == writer {
+			all = f.w.portalRoutes()
+		}
+		for _, one := range all {
+			if one.get == nil || one.role == anyone || one.kind == partRoute {
+				continue
+			}
+			p := v.do("GET", f.path(one.path), "Accept-Encoding", "gzip")
+			if !strings.HasPrefix(p.Header.Get("Content-Type"), "text/html") {
+				continue
+			}
+			weight, body := len(p.body), p.body
+			if p.Header.Get("Content-Encoding") == "gzip" {
+				z, err := gzip.NewReader(strings.NewReader(p.body))
+				must(t, err)
+				plain, err := io.ReadAll(z)
+				must(t, err)
+				body = string(plain)
+			}
+			for _, file := range loads.FindAllStringSubmatch(body, -1) {
+				weight += len(v.do("GET", file[1], "Accept-Encoding", "gzip").body)
+			}
+			if weight > maxPageWeight {
+				t.Errorf("%s weighs %d bytes, want at most %d", one.path, weight, maxPageWeight)
+			}
+		}
+	}
 }

@@ -533,19 +533,20 @@ func (w *Web) portalRoutes() []route {
 func (w *Web) withPrograms(do handler) handler {
 	return func(r *request) (response, error) {
 		if r.Method != http.MethodGet {
-			r.loadFrame = func() { // most forms are redirected; an error only leaves the switch or the status out
-				r.programs, _ = w.store.Programs().IDs(r.Context(), ui.MaxProgramChoices)
-				r.status, _ = w.status(r.Context())
-			}
-		} else {
-			var err error
-			if r.programs, err = w.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
-				return response{}, err
-			}
-			if r.status, err = w.status(r.Context()); err != nil {
-				return response{}, err
-			}
+			r.loadFrame = func() { _ = w.readFrame(r) } // most forms are redirected
+		} else if err := w.readFrame(r); err != nil {
+			return response{}, err
 		}
 		return do(r)
 	}
+}
+
+// readFrame reads what the page of a signed-in admin shows around its content. After an error the
+// page lacks the program switch or the status.
+func (w *Web) readFrame(r *request) (err error) {
+	if r.programs, err = w.store.Programs().IDs(r.Context(), ui.MaxProgramChoices); err != nil {
+		return err
+	}
+	r.status, err = w.status(r.Context())
+	return err
 }

@@ -43,6 +43,9 @@ type Portal struct {
 	EndsAt     time.Time // of the session
 }
 
+// SignedIn reports whether the visitor is a signed-in admin, or a partner with a session.
+func (f *Frame) SignedIn() bool { return f.Admin != "" || f.Portal != nil && f.Portal.Program != "" }
+
 // Typed returns a command of the service, such as doctor, as a reader types it.
 func (f *Frame) Typed(command string) string { return f.Binary + " " + command }
 

@@ -27,6 +27,7 @@ type DeliveryView struct {
 	Splits       []Redelivery  // the deliveries of its split, those that did not succeed first, at most maxSplits
 	Undelivered  int           // its events that were not delivered, if it failed
 	Left         int           // those of them that no newer delivery failed to deliver, too
+	RecoveredBy  string        // if it is recovered, the newest delivery that delivered its events; "" if retention removed it
 }
 
 // Redelivery is one redelivery of a delivery, or one delivery of its split.
@@ -47,6 +48,10 @@ const (
 
 	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = (SELECT id FROM deliveries WHERE num = ?) " +
 		"AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
+	// An event is in the log once, so that its deliveries to a subscription are few.
+	selectRecoveredBy = "SELECT o.id FROM deliveries d CROSS JOIN json_each(d.seqs) e CROSS JOIN delivery_events x ON x.program_id = ? " +
+		"AND x.seq = e.value CROSS JOIN deliveries o ON o.num = x.delivery WHERE d.num = ? AND o.subscription_id = d.subscription_id " +
+		"AND o.status = 'success' ORDER BY o.num DESC LIMIT 1"
 	selectSplits = "SELECT id, status, created_at FROM deliveries WHERE split_of = (SELECT id FROM deliveries WHERE num = ?) " +
 		"AND split_of IS NOT NULL ORDER BY status = 'success', num LIMIT ?"
 )
@@ -89,7 +94,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
-		if err := v.Scan(countLeftOf, []any{d.Num}, &d.Undelivered, &d.Left); err != nil {
+		if err := v.resent(&d); err != nil {
 			return err
 		}
 		if d.Redeliveries, err = v.redeliveries(selectAgain, d.Num, maxRedeliveries); err != nil || len(d.Events) < 2 {
@@ -99,6 +104,15 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 		return err
 	})
 	return d, err
+}
+
+// resent reads what became of the delivery's events after it.
+func (v *view) resent(d *DeliveryView) error {
+	if err := v.Scan(countLeftOf, []any{d.Num}, &d.Undelivered, &d.Left); err != nil || d.RecoveredAt.IsZero() {
+		return err
+	}
+	err := v.Scan(selectRecoveredBy, []any{d.ProgramID, d.Num}, (*record.DeliveryID)(&d.RecoveredBy))
+	return sqlite.NoRows(err, nil)
 }
 
 // redeliveries returns the deliveries that a query selects for a delivery, at most limit.

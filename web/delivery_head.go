@@ -80,24 +80,72 @@ func (d *deliveryRecord) sentence() string {
 	return "Retrying: " + why + ", " + attempts
 }
 
-// attemptGroup are consecutive attempts with the same outcome.
-type attemptGroup struct {
-	newest *attemptRecord
-	older  []*attemptRecord // the newest first
+// ladderStep is a step of the ladder of attempts: an attempt, or the last one of several consecutive
+// attempts with the same outcome.
+type ladderStep struct {
+	*attemptRecord
+	first int // number of the first of them
 }
 
-// groups groups consecutive attempts with the same outcome, the newest first.
-func (d *deliveryRecord) groups() []attemptGroup {
-	var all []attemptGroup
-	for i := len(d.attempts) - 1; i >= 0; i-- {
-		a := &d.attempts[i]
-		if n := len(all); n > 0 && sameOutcome(&all[n-1].newest.Attempt, &a.Attempt) {
-			all[n-1].older = append(all[n-1].older, a)
-			continue
-		}
-		all = append(all, attemptGroup{newest: a})
+// numbers are the numbers of the attempts of a step: 3, or 1–3.
+func (s *ladderStep) numbers() string {
+	if s.first == s.Number {
+		return strconv.Itoa(s.Number)
 	}
-	return all
+	return strconv.Itoa(s.first) + "–" + strconv.Itoa(s.Number)
+}
+
+// ladder returns the attempts, the oldest first. Consecutive attempts with the same outcome are one
+// step, unless the visitor has chosen one of them.
+func (d *deliveryRecord) ladder() (steps []ladderStep) {
+	for i := 0; i < len(d.attempts); {
+		next := i + 1
+		for next < len(d.attempts) && sameOutcome(&d.attempts[next-1].Attempt, &d.attempts[next].Attempt) {
+			next++
+		}
+		group := d.attempts[i:next]
+		first, last := group[0].Number, &group[len(group)-1]
+		if d.chosen && first <= d.selected.Number && d.selected.Number <= last.Number {
+			for k := range group {
+				steps = append(steps, ladderStep{&group[k], group[k].Number})
+			}
+		} else {
+			steps = append(steps, ladderStep{last, first})
+		}
+		i = next
+	}
+	return steps
+}
+
+// inFlight reports whether an attempt is in flight.
+func (d *deliveryRecord) inFlight() bool { return !d.ClaimedAt.IsZero() }
+
+// selectAttempt selects the attempt to show, by its number; "" selects the last one. Its error is a
+// *webhook.Error.
+func (d *deliveryRecord) selectAttempt(number string) error {
+	if n := len(d.attempts); number == "" && n > 0 {
+		d.selected = &d.attempts[n-1]
+	}
+	for i := range d.attempts {
+		if strconv.Itoa(d.attempts[i].Number) == number {
+			d.selected, d.chosen = &d.attempts[i], true
+		}
+	}
+	if number != "" && !d.chosen {
+		return webhook.NotFound("attempt")
+	}
+	return nil
+}
+
+// recoveredBy returns the ID of the delivery that recovered this one, "" if it is unknown or its
+// events were delivered in several.
+func (d *deliveryRecord) recoveredBy() string {
+	for i := len(d.Redeliveries) - 1; i >= 0; i-- {
+		if d.Redeliveries[i].Status == webhook.StatusSuccess {
+			return d.Redeliveries[i].ID
+		}
+	}
+	return d.RecoveredBy
 }
 
 // sameOutcome reports whether two attempts have the same outcome. The detail of an error may name
@@ -124,16 +172,6 @@ func bodyChange(before, after *webhook.Attempt) string {
 	default:
 		return "The body differs: " + ui.ByteSize(int64(len(a))) + " before, " + ui.ByteSize(int64(len(b))) + " now."
 	}
-}
-
-// lastResponse returns the last attempt with a response. The caller checks that d.last is not 0.
-func (d *deliveryRecord) lastResponse() *attemptRecord {
-	for i := range d.attempts {
-		if d.attempts[i].Number == d.last {
-			return &d.attempts[i]
-		}
-	}
-	return nil
 }
 
 // lastAdvice returns the advice for the last attempt, the zero value when there was none or it

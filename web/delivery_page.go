@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -25,6 +24,14 @@ const redacted = "[redacted]"
 // read from a file.
 const maxCurlBody = 8 << 10
 
+// attemptParameter is the number of the attempt that the page shows.
+const attemptParameter = "attempt"
+
+func attemptQuery(number int) string { return "?" + attemptParameter + "=" + strconv.Itoa(number) }
+
+// attemptPath returns the address of an attempt of a delivery.
+func attemptPath(id string, number int) string { return deliveryPath(id) + attemptQuery(number) }
+
 // shownEvents is how many events of a delivery are shown.
 const shownEvents = 100
 
@@ -33,10 +40,11 @@ type deliveryRecord struct {
 	store.DeliveryView
 	to       ui.SubscriptionState // the state of its subscription
 	attempts []attemptRecord
-	body     []byte // of the request, nil when it can no longer be built
-	last     int    // number of the last attempt with a response, 0 for none
-	curl     string // repeats the request
-	api      string // reads the same delivery over the API
+	body     []byte         // of the request, nil when it can no longer be built
+	selected *attemptRecord // the attempt that is shown, nil before the first result
+	chosen   bool           // the visitor selected it; else it is the last one
+	curl     string         // repeats the request
+	api      string         // reads the same delivery over the API
 	shares   []webhook.Share
 }
 
@@ -51,7 +59,6 @@ type attemptRecord struct {
 	changes []change // of its header
 	resized string   // how the body differs, "" when it is the same
 	body    ui.Body
-	same    int // number of the attempt that shows the same body, 0 when this one does
 }
 
 // attemptPart is a phase of an attempt's duration, with its position in the chart.
@@ -90,10 +97,8 @@ func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 			d.attempts[i].advice = partnerAdvice(&d.attempts[i].Attempt)
 		}
 	}
-	for i := range d.attempts {
-		if d.attempts[i].answered() {
-			d.last = d.attempts[i].Number
-		}
+	if err := d.selectAttempt(r.URL.Query().Get(attemptParameter)); err != nil {
+		return nil, asProblem(err)
 	}
 	d.curl = d.asCurl()
 	if d.shares, err = h.store.Deliveries().Shares().List(r.Context(), d.ID); err != nil {
@@ -106,7 +111,11 @@ func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 func (h *deliveryPages) show(r *request, d *deliveryRecord) (response, error) {
 	f := h.frame(r, "Delivery of "+ui.Visible(d.name()))
 	if !d.Status.Final() || d.Splitting {
-		f.Live = &ui.Live{Stream: ui.At(r.Context(), deliveryPath(d.ID)+"/stream"), From: d.state(), Page: f.Address, Noun: "attempt"}
+		stream := ui.At(r.Context(), deliveryPath(d.ID)+"/stream")
+		if d.chosen {
+			stream += attemptQuery(d.selected.Number)
+		}
+		f.Live = &ui.Live{Stream: stream, From: d.state(), Page: f.Address, Noun: "attempt"}
 	}
 	return response{page: deliveryPage(f, d)}, nil
 }
@@ -191,13 +200,6 @@ func attemptRecords(id string, attempts []webhook.Attempt) []attemptRecord {
 			a.changes = changesOf(p.header, a.header)
 			a.resized = bodyChange(&p.Attempt, &a.Attempt)
 		}
-		// Of equal bodies, only the last is shown.
-		for j := range i {
-			if b := &all[j]; b.answered() && len(b.ResponseBody) > 0 && b.ResponseTruncated == a.ResponseTruncated &&
-				bytes.Equal(b.ResponseBody, a.ResponseBody) {
-				b.same = a.Number
-			}
-		}
 		previous = i
 	}
 	return all
@@ -253,18 +255,20 @@ func (d *deliveryRecord) endpointName() string {
 	return cmp.Or(firstLineOf(d.Subscription.Description), host)
 }
 
-// name is the title of the delivery: the name of its first event.
+// titleTypes is how many event types the title of a delivery names.
+const titleTypes = 2
+
+// name is the title of the delivery: its event types, each with its count.
 func (d *deliveryRecord) name() string {
 	row := deliveryRow{Delivery: d.Delivery}
-	first, rest := row.names()
-	switch {
-	case len(d.Events) == 0:
+	types := row.eventTypes()
+	switch n := len(types); {
+	case n == 0:
 		return "no events"
-	case rest == "":
-		return first
-	default:
-		return first + " and " + strconv.Itoa(len(d.Events)-1) + " more"
+	case n > titleTypes:
+		return strings.Join(types[:titleTypes], ", ") + " and " + strconv.Itoa(n-titleTypes) + " more"
 	}
+	return strings.Join(types, ", ")
 }
 
 // isTest reports whether the delivery sends a test event.
@@ -491,6 +495,21 @@ func (d *deliveryRecord) asCurl() string {
 	}
 	b.WriteString(" \\\n  --data-binary " + data)
 	return b.String()
+}
+
+// curlNote says how to run the command.
+func (d *deliveryRecord) curlNote() string {
+	text := "In bash, set SECRET to the signing secret of the subscription"
+	if d.Subscription.HasAuthorizationHeader {
+		text += ", TOKEN to the value of the Authorization header"
+	}
+	if len(d.Subscription.HeaderNames) > 0 {
+		text += ", replace " + redacted + " with the values of its own headers"
+	}
+	if strings.Contains(d.Subscription.URL, "?") {
+		text += ", QUERY to the query of the URL"
+	}
+	return text + " and run the command. It computes SIGNATURE with the current time, because endpoints reject old timestamps."
 }
 
 // body sends the body of the request as a file.

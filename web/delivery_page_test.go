@@ -182,7 +182,7 @@ func TestDeliveryPage(t *testing.T) {
 	// In flight: it cannot be canceled, and there is no response yet.
 	p := v.do("GET", path)
 	p.want(t, 200, "Sending: attempt 1 of 5 is in flight")
-	p.has(t, "content_published and 1 more", "An attempt is in flight. Cancel the delivery after it ends.", "No response yet.", "not yet")
+	p.has(t, "content_published ×2", "An attempt is in flight. Cancel the delivery after it ends.", "No response yet.", "not yet")
 	p.inert(t)
 
 	l.end(c, answerOf500("Content-Type: text/html\nDate: then\nServer: a\n", "<b>busy</b>"))
@@ -193,9 +193,9 @@ func TestDeliveryPage(t *testing.T) {
 	l.end(l.claim(false), answerOf500("Content-Type: text/html\nDate: now\nServer: b\n", "<b>busy</b>"))
 	p = v.do("GET", path)
 	p.want(t, 200, "Retrying: 500 Internal Server Error, 3 of 5 attempts")
-	p.has(t, `id="attempt-1"`, `id="attempt-2"`, `id="attempt-3"`, `id="response"`, `id="request"`,
-		"Attempt 4 of 5 follows automatically.", "The endpoint failed while processing the request (500).", "Until it failed", "10.0 s",
-		"&lt;b&gt;busy&lt;/b&gt;", `The same body as in <a href="#attempt-3">`,
+	p.has(t, `id="response"`, `id="request"`, `href="`+path+`?attempt=1"`, `href="`+path+`?attempt=2"`,
+		`href="`+path+`?attempt=3" title="500 Internal Server Error" aria-current="true"`,
+		"Attempt 4 of 5 follows automatically.", "The endpoint failed while processing the request (500).", "&lt;b&gt;busy&lt;/b&gt;",
 		"<del>a</del>", "<ins>b</ins>",
 		`<rect class="took took-dns" x="0" y="0" width="2" height="10">`, // relative to the longest, ten seconds
 		"POST /in?… HTTP/1.1", "hooks.example.com", "v1,[redacted]",
@@ -203,10 +203,9 @@ func TestDeliveryPage(t *testing.T) {
 		"Authorization: $TOKEN", "$SIGNATURE", "$QUERY", "it&#39;\\&#39;&#39;s",
 		"/v2/webhooks/subscriptions/"+l.sub.ID+"/deliveries/"+c.ID)
 	p.hasNot(t, "s3cret", "top-secret-token", "<del>then</del>", "Changed since attempt 2", "--attempt-timeout")
-	if n := strings.Count(p.body, "&lt;b&gt;busy&lt;/b&gt;"); n != 1 {
-		t.Errorf("the body that came twice is shown %d times", n)
-	}
 	p.inert(t)
+
+	chosenAttempt(t, v, path)
 
 	// As files: the exact bytes, which no browser renders.
 	body := webhook.AppendBody(nil, c.ID, l.sub.ID, "acme", [][]byte{events[0].JSON, events[1].JSON})
@@ -249,6 +248,19 @@ func TestDeliveryPage(t *testing.T) {
 		did); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
+}
+
+// chosenAttempt checks that each attempt has its own address, which the stream keeps.
+func chosenAttempt(t *testing.T, v visitor, path string) {
+	t.Helper()
+	p := v.do("GET", path+"?attempt=2")
+	p.want(t, 200, "Until it failed")
+	p.has(t, "10.0 s", `attempt=2" title="timeout`, `hx-sse:connect="`+path+`/stream?attempt=2"`)
+	p.hasNot(t, "busy")
+	if got := p.Header.Get("Cache-Control"); got != "no-store" {
+		t.Errorf("Cache-Control of an attempt: %q", got)
+	}
+	v.do("GET", path+"?attempt=4").want(t, 404, "")
 }
 
 // deliveryOfGone checks that the events of a paused or deleted subscription cannot be resent.
@@ -369,9 +381,8 @@ func TestEarlierURL(t *testing.T) {
 	p.hasNot(t, "s3cret")
 	p.inert(t)
 	l.end(l.claim(false), webhook.Attempt{ResponseStatus: 200})
-	if n := strings.Count(v.do("GET", path).body, note); n != 1 {
-		t.Errorf("%d attempts of 2 were sent to an earlier URL, want 1", n)
-	}
+	v.do("GET", path).hasNot(t, note)
+	v.do("GET", path+"?attempt=1").has(t, note)
 }
 
 // The page says when a response has been removed, and still shows its attempt.
@@ -642,7 +653,7 @@ func TestOneDeliveryStream(t *testing.T) {
 		t.Errorf("the id is %q", id)
 	}
 	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Details" data-update>`,
-		`<section id="response"`, `<section id="attempts"`, "Retrying: 500 Internal Server Error, 1 of 5 attempts", "Attempt 2 of 5 follows"} {
+		`<section id="response"`, "Retrying: 500 Internal Server Error, 1 of 5 attempts", "Attempt 2 of 5 follows"} {
 		if !strings.Contains(data, part) {
 			t.Errorf("%q is not sent:\n%s", part, data)
 		}
@@ -677,11 +688,38 @@ func TestAttemptsAreFolded(t *testing.T) {
 	}
 	p := v.do("GET", path)
 	p.want(t, 200, "Failed: TLS handshake with hooks.example.com failed (the certificate expired 4 hours ago, on 2026-03-14), 5 of 5 attempts")
-	p.has(t, "3 more with the same result", `id="attempt-1"`, "busy")
+	p.has(t, `href="`+path+`?attempt=1"`, `href="`+path+`?attempt=5"`, "2–5")
+	p.hasNot(t, "busy", "?attempt=4")
 	if n := strings.Count(p.body, "openssl s_client"); n != 1 {
 		t.Errorf("the advice is there %d times", n)
 	}
 	p.inert(t)
+	v.do("GET", path+"?attempt=1").has(t, "busy", "2–5")
+	p = v.do("GET", path+"?attempt=3")
+	p.has(t, "expired 2 hours ago", "?attempt=2", "?attempt=4")
+	p.hasNot(t, "2–5")
+}
+
+// The head of a delivery that was recovered says when and by which delivery.
+func TestRecoveredDelivery(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com")
+	l.publish("content_published", `"one"`)
+	c := l.form()
+	l.end(c, webhook.Attempt{ResponseStatus: 404})
+	path := deliveryPath(c.ID)
+	v.do("GET", path).hasNot(t, "Recovered at")
+	again := v.send(path + "/redeliver").Header.Get("Location")
+	l.end(l.claim(false), webhook.Attempt{ResponseStatus: 200})
+	p := v.do("GET", path)
+	p.has(t, "Failed: 404 Not Found, 1 of 5 attempts,", ". Recovered at ", ` by delivery <a href="`+again+`">`)
+	d, err := w.store.Deliveries().View(t.Context(), c.ID)
+	must(t, err)
+	if got := deliveryPath(d.RecoveredBy); got != again {
+		t.Errorf("recovered by %s, want %s", got, again)
+	}
 }
 
 func TestBodyChange(t *testing.T) {

@@ -99,7 +99,7 @@ func TestHealthIsQuiet(t *testing.T) {
 		"some fail": {func(o *overview) { o.incidents = fixedIncidents() }, []string{
 			"5 endpoints need attention", "5 open", "2 subscriptions of hooks.example:", "<b>624</b>", "<b>10</b>", " 401 Unauthorized",
 			"<b>at least 10,000</b>", "no success on record", "disabled: new events are not delivered", "Resend 1", "1 more incident",
-			"Copy message for partner", `<span class="folded">: Partner Y</span>`, "Partner Y", "404 Not Found",
+			"Copy message for partner", `<span class="folded">Partner Y</span>`, "Partner Y", "404 Not Found",
 		}, []string{healthy, "second line ", "key=secret"}},
 		"events were lost": {func(o *overview) { o.health.losses, o.health.lossTotals = all.losses, all.lossTotals },
 			[]string{"1,205 events of 2 subscriptions were lost.", `href="/system#lost"`, healthy}, nil},

@@ -74,7 +74,7 @@ func TestPortalShowsNoResponses(t *testing.T) {
 		}
 		for _, id := range ids {
 			live := v.firstEvent(portalBase + deliveryPath(id) + "/stream")
-			live.has(t, "data: ", "Attempts")
+			live.has(t, "data: ", `id="response"`)
 			live.hasNot(t, append(words, canaries...)...)
 		}
 	}

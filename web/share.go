@@ -45,7 +45,7 @@ func (h *sharedPages) show(r *request) (response, error) {
 func newSharedDelivery(view *store.DeliveryView) *deliveryRecord {
 	d := &deliveryRecord{DeliveryView: *view}
 	d.Attempts = nil
-	d.ReplayID, d.Redeliveries = "", nil
+	d.ReplayID, d.RecoveredBy, d.Redeliveries = "", "", nil
 	for _, a := range view.Attempts {
 		d.attempts = append(d.attempts, attemptRecord{Attempt: webhook.Attempt{
 			Number: a.Number, StartedAt: a.StartedAt, Duration: a.Duration, Result: a.Result, ResponseStatus: a.ResponseStatus, Error: a.Error,

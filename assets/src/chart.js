@@ -53,7 +53,7 @@ added("figure[data-chart]", (figure) => {
     mark.hidden = false;
     mark.style.insetInlineStart = `${low * step * 100}%`;
     mark.style.width = bars ? `${(high - low + 1) * step * 100}%` : "0";
-    const cells = [...rows[i].children].map((c) => c.textContent.trim());
+    const cells = [...rows[i].children].map((c) => c.textContent.trim().replace(/\s+/g, " "));
     let text = `${cells[0]}: ${cells.slice(1).map((v, k) => `${names[k + 1]} ${v}`).join(", ")}`;
     if (low !== high) text = `${rows[low].children[0].textContent.trim()} to ${rows[high].children[0].textContent.trim()}`;
     says.textContent = `${text} `;

@@ -32,11 +32,11 @@ await row.getByTitle("1 of 5 attempts").waitFor();
 const deliveryPage = await context.newPage();
 await visit(deliveryPage, await row.locator("a[href^='/deliveries/']").first().getAttribute("href"));
 await markLoaded(deliveryPage);
-const attempts = deliveryPage.locator("#attempts");
+const attempts = deliveryPage.locator("#response");
 const details = deliveryPage.locator("#facts");
-const attemptItems = attempts.locator("article.attempt");
-const attemptNumber = async () => (await attempts.locator("h2").innerText()).match(/(\d) of 5/)[1];
-check(await attemptNumber() === "1" && await attemptItems.count() === 0, "the first attempt is in flight");
+const steps = attempts.locator(".ladder a");
+const attemptNumber = async () => (await attempts.innerText()).match(/Attempt (\d) of 5 is in flight/)?.[1];
+check(await attemptNumber() === "1" && await steps.count() === 0, "the first attempt is in flight");
 check((await details.innerText()).includes("not yet"), "the delivery is not completed");
 
 // Two attempts fail. The part of the page that has the focus does not change while an admin
@@ -45,10 +45,10 @@ await deliveryPage.locator("#record a", { hasText: "Resend" }).focus();
 await server.respond(503);
 await until("the second attempt on the delivery page", async () => await attemptNumber() === "2");
 await until("the second attempt on the list", async () => (await row.innerHTML()).includes("2 of 5 attempts"));
-check(await attemptItems.count() === 1 && (await attemptItems.first().textContent()).includes("503"), "the first response is shown");
+check(await steps.count() === 1 && (await steps.first().textContent()).includes("503"), "the first response is in the ladder");
 await server.respond(503);
 await until("the third attempt on the delivery page", async () => await attemptNumber() === "3");
-check((await attempts.textContent()).includes("Attempt 2") && await attemptItems.count() === 2, "the second response is shown");
+check((await steps.first().textContent()).includes("1–2") && await steps.count() === 1, "equal responses are one step of the ladder");
 check(await deliveryPage.evaluate(() => document.activeElement.textContent.trim()) === "Resend", "the focus did not move");
 
 // The third attempt succeeds.
@@ -57,7 +57,7 @@ await row.getByText("Success").waitFor();
 check((await row.innerHTML()).includes("3 of 5 attempts"), "the third attempt succeeded");
 check(await row.count() === 1, "the row was updated in place");
 await until("the completion on the delivery page", async () => !(await details.innerText()).includes("not yet"));
-await until("the third response", async () => await attemptItems.count() === 3);
+await until("the third response", async () => await steps.count() === 2);
 // An announcement takes 2 s. That of an update which the focus holds back must not be lost.
 await deliveryPage.waitForTimeout(2500);
 const announced = async () => (await deliveryPage.locator("[data-live-status]").textContent()) === "Updated: success";

@@ -53,6 +53,7 @@ check(rowHeights.every((h) => h >= 40 && h <= 41), `rows are 40 px, got ${rowHei
 const rows = { wide: await visible("tr[data-row]") };
 await at(768, 1024, "/deliveries");
 rows.tablet = await visible("tr[data-row]");
+check(!await page.locator(".histogram").isVisible(), "the chart is folded on a tablet");
 await at(360, 740, "/deliveries");
 rows.phone = await visible("tr[data-row]");
 check(rows.wide >= 15 && rows.tablet >= 15 && rows.phone >= 7, `15, 15 and 7 deliveries are visible, got ${JSON.stringify(rows)}`);
@@ -65,6 +66,9 @@ check((await heights(".incident")).every((h) => h >= 56 && h <= 58), `incidents 
 const top = (selector) => page.locator(selector).first().evaluate((e) => Math.round(e.getBoundingClientRect().top));
 await at(1440, 900, `/deliveries/${failed.id}`);
 check(await top("#response") <= 200, `the response begins at 200 px at most, got ${await top("#response")}`);
+await at(1440, 900, `/events/acme/${published.body.data.id}`);
+const eventRows = await heights("#deliveries tr[data-row]");
+check(eventRows.every((h) => h >= 40 && h <= 41), `deliveries of an event are 40 px, got ${eventRows}`);
 await at(1440, 900, `/subscriptions/${failed.subscription_id}`);
 check(await top("#subscription-deliveries tr[data-row]") < 450, `the first delivery is above 450 px, got ${await top("#subscription-deliveries tr[data-row]")}`);
 

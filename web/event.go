@@ -228,17 +228,73 @@ func writeEventTable(to io.Writer) func([]webhook.Event) error {
 // eventRecord is one event with its deliveries.
 type eventRecord struct {
 	record.EventView
-	states subscriptionStates // of the subscriptions that the event waits for
-	lines  []eventDeliveryLine
-	newest string // address of the first page of its deliveries, "" when this is the first
-	older  string // of the next page
-	api    string
+	outcomes []eventOutcome // of the subscriptions with deliveries on this page
+	newest   string         // address of the first page of its deliveries, "" when this is the first
+	older    string         // of the next page
+	api      string
 }
 
-// eventDeliveryLine is a delivery of an event. Only the first line of a subscription names it.
-type eventDeliveryLine struct {
-	record.EventDelivery
-	first bool
+// eventOutcome is what became of an event at a subscription: the newest delivery that succeeded, or
+// else the newest one.
+type eventOutcome struct{ record.EventDelivery }
+
+// outcomesOf returns the outcome of each subscription, by the newest delivery.
+func outcomesOf(deliveries []record.EventDelivery) (all []eventOutcome) {
+	for _, d := range deliveries {
+		i := slices.IndexFunc(all, func(o eventOutcome) bool { return o.SubscriptionID == d.SubscriptionID })
+		if i < 0 {
+			all = append(all, eventOutcome{d})
+		} else if d.Status == webhook.StatusSuccess && all[i].Status != webhook.StatusSuccess {
+			all[i] = eventOutcome{d}
+		}
+	}
+	return all
+}
+
+// verb begins the sentence about a subscription.
+func (o *eventOutcome) verb() string {
+	switch {
+	case o.Splitting || o.Status == webhook.StatusRetryable:
+		return "Retrying for "
+	case o.Status == webhook.StatusSuccess:
+		return "Delivered to "
+	case o.FailureReason == webhook.FailureCancelled:
+		return "Cancelled for "
+	case o.Status == webhook.StatusFailed:
+		return "Failed for "
+	}
+	return "Being sent to "
+}
+
+// result ends it: 200 (attempt 2), or 502 (2 of 5 attempts).
+func (o *eventOutcome) result() string {
+	text := strconv.Itoa(o.ResponseStatus)
+	if o.Error != webhook.ErrorNone {
+		text = errorName(o.Error)
+	}
+	attempts := " (" + strconv.Itoa(o.AttemptsMade) + " of " + strconv.Itoa(webhook.MaxAttempts) + " attempts)"
+	switch note, _ := deliveryNoteOf(&o.Delivery, false); {
+	case o.Status == webhook.StatusSuccess:
+		return text + " (attempt " + strconv.Itoa(o.AttemptsMade) + ")"
+	case o.Splitting, o.Status == webhook.StatusPending:
+		return note
+	case o.ResponseStatus == 0 && o.Error == webhook.ErrorNone:
+		return note + attempts
+	}
+	return text + attempts
+}
+
+// waitReason says why a subscription has not reached an event.
+func waitReason(w *record.EventWait) string {
+	switch {
+	case w.Subscription.Status == webhook.HealthDisabled:
+		return "disabled"
+	case !w.Subscription.Active:
+		return "paused"
+	case w.Behind > 1:
+		return webhook.Count(int(w.Behind)-1, "earlier event") + " first"
+	}
+	return "next in the event log"
 }
 
 func (h *eventPages) show(r *request) (response, error) {
@@ -255,14 +311,7 @@ func (h *eventPages) show(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	e := &eventRecord{EventView: view, lines: bySubscription(view.Deliveries), api: h.curl.Command("GET", "/v2/events/"+id, "")}
-	waiting := make([]webhook.Subscription, len(view.Waiting))
-	for i := range view.Waiting {
-		waiting[i] = view.Waiting[i].Subscription
-	}
-	if e.states, err = h.subscriptionStates(r.Context(), r.clock.Now, waiting); err != nil {
-		return response{}, err
-	}
+	e := &eventRecord{EventView: view, outcomes: outcomesOf(view.Deliveries), api: h.curl.Command("GET", "/v2/events/"+id, "")}
 	if cursor != "" {
 		e.newest = ui.At(r.Context(), eventPath(program, id))
 	}
@@ -270,21 +319,6 @@ func (h *eventPages) show(r *request) (response, error) {
 		e.older = ui.Address(ui.At(r.Context(), eventPath(program, id)), url.Values{"page[cursor]": {view.Older}})
 	}
 	return response{page: eventPage(h.frame(r, "Event "+ui.Visible(e.Name)), e)}, nil
-}
-
-// bySubscription groups the deliveries by subscription. A group takes the position of its newest
-// delivery.
-func bySubscription(all []record.EventDelivery) []eventDeliveryLine {
-	place := make(map[string]int)
-	lines := make([]eventDeliveryLine, len(all))
-	for i, d := range all {
-		lines[i].EventDelivery = d
-		if _, ok := place[d.SubscriptionID]; !ok {
-			place[d.SubscriptionID], lines[i].first = i, true
-		}
-	}
-	slices.SortStableFunc(lines, func(a, b eventDeliveryLine) int { return place[a.SubscriptionID] - place[b.SubscriptionID] })
-	return lines
 }
 
 // outcome describes the result of the event in a sentence.
@@ -298,27 +332,15 @@ func (e *eventRecord) outcome() string {
 		removed = "Delivered to " + webhook.Count(e.Removed, "subscription") + stored
 	}
 	switch {
-	case len(e.lines) > 0 || len(e.Waiting) > 0:
+	case len(e.outcomes) > 0 || len(e.Waiting) > 0:
 	case removed != "":
 		return removed
 	default:
 		return "No active subscription included its type when it was published."
 	}
-	// The event is delivered if any delivery of it was; else the newest one decides.
 	counts := make(map[webhook.Status]int)
-	subs := 0
-	for i := 0; i < len(e.lines); {
-		status := e.lines[i].Status
-		if e.lines[i].Splitting {
-			status = webhook.StatusRetryable
-		}
-		for first := i; i < len(e.lines) && (i == first || !e.lines[i].first); i++ {
-			if e.lines[i].Status == webhook.StatusSuccess {
-				status = webhook.StatusSuccess
-			}
-		}
-		subs++
-		counts[status]++
+	for i := range e.outcomes {
+		counts[webhook.Status(stateOf(&e.outcomes[i].Delivery))]++
 	}
 	var parts []string
 	for _, s := range []struct {
@@ -335,7 +357,7 @@ func (e *eventRecord) outcome() string {
 	if n := len(e.Waiting); n > 0 {
 		parts = append(parts, fmt.Sprintf("waiting for %d", n))
 	}
-	text := webhook.Count(subs+len(e.Waiting), "subscription") + ": " + strings.Join(parts, ", ") + "."
+	text := webhook.Count(len(e.outcomes)+len(e.Waiting), "subscription") + ": " + strings.Join(parts, ", ") + "."
 	if e.older != "" || e.newest != "" {
 		text = "On this page: " + text
 	}
@@ -527,7 +549,7 @@ func (h *eventPages) publish(r *request) (response, error) {
 // eventErrors assigns all validations of an event's JSON to its one field.
 func eventErrors(e *webhook.Error) []ui.FieldError {
 	if len(e.Validations) == 0 {
-		return []ui.FieldError{{ID: "publish-event", Label: "Event", Text: ": " + e.Detail}}
+		return []ui.FieldError{{ID: "publish-event", Label: "Event:", Text: e.Detail}}
 	}
 	var all []ui.FieldError
 	for _, v := range e.Validations {
@@ -545,7 +567,7 @@ func errorTexts(all []ui.FieldError, id string) string {
 	var texts []string
 	for _, f := range all {
 		if f.ID == id {
-			texts = append(texts, f.Label+" "+strings.TrimPrefix(f.Text, ": "))
+			texts = append(texts, f.Label+" "+f.Text)
 		}
 	}
 	return strings.Join(texts, "; ")

@@ -72,7 +72,7 @@ func TestEventPages(t *testing.T) {
 	p.inert(t)
 	again := v.send("/deliveries/" + c.ID + "/redeliver").Header.Get("Location")
 	p = v.do("GET", page)
-	p.has(t, "1 subscription: being sent to 1.", again, "resent from", "same subscription")
+	p.has(t, "1 subscription: being sent to 1.", again, ">resent</a>", "not sent yet")
 	v.do("GET", "/events/other/"+id).has(t, "No active subscription included its type")
 	v.do("GET", "/events/other/"+events[1].ID).want(t, 404, "")
 	p = v.do("GET", page+"/body.json.txt")
@@ -80,6 +80,30 @@ func TestEventPages(t *testing.T) {
 		t.Errorf("the file: got %s as %s", p.body, p.Header.Get("Content-Type"))
 	}
 	v.do("GET", page+"?page[cursor]=x").want(t, 400, "Invalid address")
+}
+
+// The page of an event has a sentence for each subscription. The event is delivered if any delivery of
+// it succeeded.
+func TestEventOutcomes(t *testing.T) {
+	w := testWeb(t, nil)
+	v := visit(t, w)
+	v.signIn(w)
+	l := newEventSource(t, w, "https://hooks.example.com")
+	s := sender{t, w.store}
+	waits := s.subscribe("acme", "https://waits.example.com/in")
+	e := l.publish("content_updated", `"one"`)[0]
+	c := l.form()
+	l.end(c, webhook.Attempt{ResponseStatus: 404})
+	page := eventPath("acme", e.ID)
+	p := v.do("GET", page)
+	p.has(t, "Failed for ", "404 (1 of 5 attempts)", "Waiting for ", ": next in the event log", `href="`+subscriptionPath(waits.ID)+`"`)
+	again := v.send(deliveryPath(c.ID) + "/redeliver").Header.Get("Location")
+	l.end(l.claim(false), webhook.Attempt{ResponseStatus: 200})
+	newest := v.send(deliveryPath(c.ID) + "/redeliver").Header.Get("Location")
+	p = v.do("GET", page)
+	p.has(t, "2 subscriptions: delivered to 1, waiting for 1.", "Delivered to ", "200 (attempt 1)", again, newest)
+	p.hasNot(t, "Failed for ", "Being sent to ")
+	p.inert(t)
 }
 
 func TestEventResultText(t *testing.T) {
@@ -378,15 +402,20 @@ func TestSchemaFields(t *testing.T) {
 	}
 }
 
-func TestBySubscription(t *testing.T) {
-	of := func(id, sub string) record.EventDelivery {
-		return record.EventDelivery{Delivery: webhook.Delivery{ID: id, SubscriptionID: sub}}
+// The newest delivery of a subscription decides, unless another one succeeded.
+func TestOutcomesOf(t *testing.T) {
+	of := func(id, sub string, status webhook.Status) record.EventDelivery {
+		return record.EventDelivery{ResponseStatus: 502,
+			Delivery: webhook.Delivery{ID: id, SubscriptionID: sub, Status: status, AttemptsMade: 2}}
 	}
+	const failed, success, retrying = webhook.StatusFailed, webhook.StatusSuccess, webhook.StatusRetryable
 	var got []string
-	for _, l := range bySubscription([]record.EventDelivery{of("5", "b"), of("4", "a"), of("3", "b"), of("2", "c"), of("1", "a")}) {
-		got = append(got, fmt.Sprint(l.SubscriptionID, l.ID, l.first))
+	for _, o := range outcomesOf([]record.EventDelivery{of("6", "b", failed), of("5", "a", retrying), of("4", "b", success),
+		of("3", "b", success), of("2", "c", success), of("1", "a", failed)}) {
+		got = append(got, o.ID+" "+o.verb()+o.SubscriptionID+" "+o.result())
 	}
-	if diff := cmp.Diff([]string{"b5true", "b3false", "a4true", "a1false", "c2true"}, got); diff != "" {
+	want := []string{"4 Delivered to b 502 (attempt 2)", "5 Retrying for a 502 (2 of 5 attempts)", "2 Delivered to c 502 (attempt 2)"}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -17,7 +17,8 @@ import (
 
 // attemptStats are the results of attempts over some time: numbers and their charts.
 type attemptStats struct {
-	long     time.Duration
+	begin    time.Time // of the first step
+	span     time.Duration
 	total    webhook.Stat
 	results  ui.Chart // stacked
 	times    ui.Chart // p50 and p95
@@ -48,7 +49,7 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 	if err != nil {
 		return nil, err
 	}
-	p := attemptStats{long: time.Duration(steps) * span}
+	p := attemptStats{begin: begin, span: span}
 	byTime := make(map[time.Time]*webhook.Stat)
 	for i := range stats {
 		byTime[stats[i].At] = &stats[i]
@@ -69,7 +70,12 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 			s = new(webhook.Stat)
 		}
 		label := at.In(c.Location()).Format(format)
+		link := ""
+		if s.Total() > 0 {
+			link = deliveriesIn(programID, subscriptionID, at, span)
+		}
 		p.results.Labels, p.times.Labels = append(p.results.Labels, label), append(p.times.Labels, label)
+		p.results.Links, p.times.Links = append(p.results.Links, link), append(p.times.Links, link)
 		for i, n := range []int64{s.Success, s.Retryable, s.Failed} {
 			p.results.Series[i].Values = append(p.results.Series[i].Values, float64(n))
 		}
@@ -84,6 +90,21 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 	p.failures = failedResponses(&p.total, programID, subscriptionID)
 	return &p, nil
 }
+
+// deliveriesIn is the address of the deliveries that were created within a time range: those of a
+// subscription, of a program, or of all.
+func deliveriesIn(programID, subscriptionID string, from time.Time, long time.Duration) string {
+	values := url.Values{"filter[created_at.from]": {webhook.FormatTime(from)}, "filter[created_at.to]": {webhook.FormatTime(from.Add(long))}}
+	if subscriptionID != "" {
+		values.Set("filter[subscription_id]", subscriptionID)
+	} else if programID != "" {
+		values.Set(ui.ProgramParameter, programID)
+	}
+	return ui.Address("/deliveries", values)
+}
+
+// incidentMark is the text of an incident in a chart.
+func incidentMark(i *webhook.Incident) string { return "Incident: " + incidentName(i) }
 
 // chartTime renders a number of milliseconds.
 func chartTime(ms float64) string { return ui.Latency(time.Duration(ms * float64(time.Millisecond))) }

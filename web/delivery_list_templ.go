@@ -128,7 +128,7 @@ func deliveriesPage(f ui.Frame, l *deliveryList) templ.Component {
 					}
 					return nil
 				})
-				templ_7745c5c3_Err = ui.Fold("Chart", 0, false).Render(templ.WithChildren(ctx, templ_7745c5c3_Var4), templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = ui.Fold(ui.FoldTablet, "Chart", 0, false).Render(templ.WithChildren(ctx, templ_7745c5c3_Var4), templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}

@@ -52,7 +52,7 @@ func histogramRange(r webhook.TimeRange, now time.Time) (from, to time.Time, ste
 func (h *deliveryPages) histogram(r *request, v *ui.Listing) (c *ui.Chart, rest bool, err error) {
 	q := &v.Query
 	from, to, step := histogramRange(q.Ranges["created_at"], r.clock.Now)
-	if !from.Before(to) || to.Sub(from) > 2*histogramBars*step {
+	if !from.Before(to) || to.Sub(from) > ui.MaxBars*step {
 		return nil, false, nil // longer than the retention
 	}
 	program, subscription := r.program, ""

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -30,7 +31,7 @@ func TestHistogramRange(t *testing.T) {
 			t.Errorf("%s: got %s to %s by %v, want %s to %s by %v", tt.name, webhook.FormatTime(from), webhook.FormatTime(to), step, tt.from, tt.to,
 				tt.step)
 		}
-		if got := len(steps(nil, from, to, step)); got != tt.bars {
+		if got := len(steps(nil, from, to, step)); got != tt.bars || got > ui.MaxBars {
 			t.Errorf("%s: got %d bars, want %d", tt.name, got, tt.bars)
 		}
 	}

@@ -63,6 +63,11 @@ func (h *overviewPages) show(r *request) (response, error) {
 	if o.day, err = h.readStats(ctx, r.clock, r.program, "", record.StatHour, 24); err != nil {
 		return response{}, err
 	}
+	for _, g := range o.incidents.groups {
+		for n := range g.all {
+			o.day.results.MarkAt(g.all[n].OpenedAt, o.day.begin, o.day.span, incidentMark(&g.all[n].Incident))
+		}
+	}
 	if h.cfg.Backlog != nil {
 		if o.backlog, err = h.cfg.Backlog(ctx, ""); err != nil {
 			return response{}, err

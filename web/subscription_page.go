@@ -282,7 +282,7 @@ func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.C
 	for i := range all {
 		labels[i] = all[i].At.In(c.Location()).Format(form)
 		if all[i].Total() > 0 {
-			links[i] = p.deliveriesIn(all[i].At, all[i].Span)
+			links[i] = deliveriesIn("", p.ID, all[i].At, all[i].Span)
 		}
 	}
 	results = &ui.Chart{ID: "results", Name: "Attempts by result", StepName: step, Labels: labels, Links: links, Series: []ui.Series{
@@ -313,15 +313,12 @@ func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.C
 		Series: []ui.Series{{Name: "p50", State: "", Values: quantile(0.5)}, {Name: "p95", State: "", Values: quantile(0.95)},
 			{Name: "p99", State: "", Values: quantile(0.99)}},
 		Format: func(v float64) string { return ui.Latency(time.Duration(v * float64(time.Millisecond))) }}
+	if i := p.incident; i != nil && i.Open() && n > 0 {
+		for _, chart := range []*ui.Chart{results, success, latencies} {
+			chart.MarkAt(i.OpenedAt, all[0].At, all[0].Span, incidentMark(i))
+		}
+	}
 	return results, success, latencies
-}
-
-// deliveriesIn is the address of the deliveries that were created within a time range.
-func (p *subscriptionPage) deliveriesIn(from time.Time, long time.Duration) string {
-	return ui.Address("/deliveries", url.Values{
-		"filter[subscription_id]": {p.ID}, "filter[created_at.from]": {webhook.FormatTime(from)},
-		"filter[created_at.to]": {webhook.FormatTime(from.Add(long))},
-	})
 }
 
 // quantileText formats a quantile of attempt durations, "" without any.

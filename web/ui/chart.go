@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"service/webhook"
 )
@@ -19,7 +20,35 @@ type Chart struct {
 	Log      bool                 // lines use a logarithmic axis when their values differ by more than logFrom times
 	Format   func(float64) string // formats a number; nil groups thousands, without decimals
 	Links    []string             // link of each label: nil for none
+	Marks    []Mark               // drawn behind the bars or lines
 	Pick     string               // property whose time range the visitor can select in the chart; "" for none
+}
+
+// MaxBars is how many labels a chart of bars may have: a bar is then at least 4 pixels wide in a
+// chart of 320 pixels.
+const MaxBars = 64
+
+// Mark marks a label of a chart, such as the hour in which an incident opened.
+type Mark struct {
+	At   int    // index of the label
+	Text string // Incident: Partner X
+}
+
+// MarkAt adds a mark at a time, if that is within the labels, which begin at from in equal steps.
+func (c *Chart) MarkAt(t, from time.Time, step time.Duration, text string) {
+	if at := int(t.Sub(from) / step); !t.Before(from) && at < len(c.Labels) {
+		c.Marks = append(c.Marks, Mark{at, text})
+	}
+}
+
+// marksOf are the texts of the marks of a label.
+func (c *Chart) marksOf(i int) (texts []string) {
+	for _, m := range c.Marks {
+		if m.At == i {
+			texts = append(texts, m.Text)
+		}
+	}
+	return texts
 }
 
 // Series is one series of a chart: a value for each label. NaN means no value.
@@ -156,6 +185,19 @@ func (c *Chart) bars() []bar {
 		}
 	}
 	return all
+}
+
+// markPath is a vertical line in the middle of each marked bar, or at each marked point of lines.
+func (c *Chart) markPath(kind string) string {
+	var b strings.Builder
+	for _, m := range c.Marks {
+		x := (float64(m.At) + 0.5) * chartWidth / float64(max(1, len(c.Labels)))
+		if kind == "lines" {
+			x = float64(m.At) * chartWidth / float64(max(1, len(c.Labels)-1))
+		}
+		b.WriteString("M" + SVGLength(x) + " 0v" + strconv.Itoa(chartHeight))
+	}
+	return b.String()
 }
 
 // path is the line of a series; steps without a value are gaps.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"service/webhook"
 )
@@ -69,5 +70,30 @@ func TestLogAxis(t *testing.T) {
 	counts := Chart{Labels: []string{"a"}, Series: []Series{{"x", "", []float64{3}}}}
 	if got, want := counts.ticks(counts.axis(true)), [3]string{"3", "", "0"}; got != want {
 		t.Errorf("ticks: got %q, want %q", got, want)
+	}
+}
+
+// Marks are lines in the middle of their bars, and texts in the table. A time outside the chart has
+// none.
+func TestMarks(t *testing.T) {
+	c := Chart{ID: "c", Labels: []string{"04:00", "05:00"}, Series: []Series{{Name: "n", Values: []float64{1, 2}}}}
+	from := now.Truncate(time.Hour).Add(-time.Hour)
+	for _, at := range []time.Time{now, from.Add(-time.Second), from.Add(2 * time.Hour)} {
+		c.MarkAt(at, from, time.Hour, "Incident: <b>")
+	}
+	if len(c.Marks) != 1 || c.Marks[0].At != 1 {
+		t.Fatalf("got %v, want one mark at the second label", c.Marks)
+	}
+	var b strings.Builder
+	if err := StackedBars(&c).Render(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`d="M450 0v120"`, "Incident: &lt;b&gt;", "Incident opened"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not there:\n%s", want, b.String())
+		}
+	}
+	if got := c.markPath("lines"); got != "M600 0v120" {
+		t.Errorf("of lines: %s", got)
 	}
 }

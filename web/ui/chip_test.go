@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -62,5 +63,29 @@ func TestChips(t *testing.T) {
 		"/deliveries?filter[created_at.from]=a&filter[created_at.to]=b&filter[event]=content_updated%2Cuser_created"+
 			"&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"; got != want {
 		t.Errorf("another time: got %s, want %s", got, want)
+	}
+}
+
+// A custom time range is a part of the time control, and not among the other filters.
+func TestCustomRange(t *testing.T) {
+	const field = `name="filter[created_at.from]"`
+	for query, open := range map[string]bool{"": false, "?span=24h": false, "?filter[created_at.from]=2026-03-01T00:00:00Z": false,
+		"?filter[created_at.from]=never": true} {
+		v := parsed(t, Clock{Now: now}, webhook.DeliveryList, "/deliveries"+query)
+		var b strings.Builder
+		if err := FilterBar(Frame{Clock: Clock{Now: now}}, v).Render(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+		_, custom, _ := strings.Cut(b.String(), `<details class="drop" name="filter"`)
+		custom, rest, _ := strings.Cut(custom, "</details>")
+		if !strings.Contains(custom, "Custom") || !strings.Contains(custom, field) || strings.Contains(rest, field) {
+			t.Errorf("%q: the fields are not in the time control:\n%s", query, b.String())
+		}
+		if got := strings.HasPrefix(custom, " open"); got != open {
+			t.Errorf("%q: open is %v, want %v", query, got, open)
+		}
+		if got, want := strings.Contains(custom, `class="count"`), strings.Contains(query, "created_at"); got != want {
+			t.Errorf("%q: set is %v, want %v", query, got, want)
+		}
 	}
 }

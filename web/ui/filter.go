@@ -49,6 +49,24 @@ func (v *Listing) hasRange() bool {
 	return ok
 }
 
+// countCustom returns 1 if the address has a time range that is not a preset, else 0.
+func (v *Listing) countCustom() int {
+	if v.Values.Get("filter["+v.timeField()+".from]") != "" || v.Values.Get("filter["+v.timeField()+".to]") != "" {
+		return 1
+	}
+	return 0
+}
+
+// filter returns a filter of the list, nil if it has none with this name.
+func (v *Listing) filter(name string) *webhook.Filter {
+	for i := range v.List.Filters {
+		if v.List.Filters[i].Name == name {
+			return &v.List.Filters[i]
+		}
+	}
+	return nil
+}
+
 // countSet returns how many filters are set.
 func (v *Listing) countSet() int {
 	n := len(v.Query.Filters)
@@ -63,10 +81,10 @@ func (v *Listing) countSet() int {
 // foldedSet reports whether a folded filter is set.
 func (v *Listing) foldedSet() bool {
 	for _, fl := range v.List.Filters {
-		if isBoxes(&fl) || isShown(&fl) || isSearch(&fl) || v.isResponse(fl.Name) {
+		if isBoxes(&fl) || isShown(&fl) || isSearch(&fl) || v.isResponse(fl.Name) || fl.Name == v.timeField() {
 			continue
 		}
-		if _, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.timeField() || !v.Values.Has(SpanParameter)) {
+		if _, ok := v.Query.Ranges[fl.Name]; ok {
 			return true
 		}
 		if len(v.Query.Filters[fl.Name]) > 0 {

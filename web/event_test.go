@@ -82,7 +82,7 @@ func TestEventPages(t *testing.T) {
 	v.do("GET", page+"?page[cursor]=x").want(t, 400, "Invalid address")
 }
 
-// The page of an event has a sentence for each subscription. The event is delivered if any delivery of
+// An event page has a sentence for each subscription. The event is delivered if any delivery of
 // it succeeded.
 func TestEventOutcomes(t *testing.T) {
 	w := testWeb(t, nil)

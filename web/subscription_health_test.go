@@ -89,7 +89,7 @@ func TestDegraded(t *testing.T) {
 	v.do("GET", "/subscriptions?filter[status]=healthy").hasNot(t, sub.ID, degraded)
 	v.do("GET", "/subscriptions?filter[status]=degraded").hasNot(t, `id="`+other.ID, "filter[status]=degraded&quot;")
 	v.do("GET", "/").has(t, `class="weak" href="/subscriptions?filter[status]=degraded"`, ">1</a>")
-	v.do("GET", "/events/acme/"+events[0].ID).has(t, "Waiting for ", ": next in the event log") // the other subscription, for which the event waits
+	v.do("GET", "/events/acme/"+events[0].ID).has(t, "Waiting for ") // the other subscription
 }
 
 // TestPausedByEndpoint checks that the page says until when deliveries wait because the endpoint

@@ -20,7 +20,7 @@ type Chart struct {
 	Log      bool                 // lines use a logarithmic axis when their values differ by more than logFrom times
 	Format   func(float64) string // formats a number; nil groups thousands, without decimals
 	Links    []string             // link of each label: nil for none
-	Marks    []Mark               // drawn behind the bars or lines
+	Marks    []Mark               // drawn over the bars or lines
 	Pick     string               // property whose time range the visitor can select in the chart; "" for none
 }
 

@@ -1268,9 +1268,9 @@ func sendRow(f ui.Frame, kind webhook.ChannelKind, s *store.AlertSend) templ.Com
 				}
 				if s.Status == webhook.StatusRetryable {
 					var templ_7745c5c3_Var60 string
-					templ_7745c5c3_Var60, templ_7745c5c3_Err = templ.JoinStringErrs(", next ")
+					templ_7745c5c3_Var60, templ_7745c5c3_Err = templ.JoinStringErrs("· next ")
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/channel.templ`, Line: 217, Col: 16}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/channel.templ`, Line: 217, Col: 17}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var60))
 					if templ_7745c5c3_Err != nil {

@@ -383,9 +383,9 @@ func passkeyTable(f ui.Frame, all []webhook.Passkey, path string) templ.Componen
 								return templ_7745c5c3_Err
 							}
 							var templ_7745c5c3_Var19 string
-							templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(": " + ui.Visible(all[i].Name))
+							templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(ui.Visible(all[i].Name))
 							if templ_7745c5c3_Err != nil {
-								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/passkey.templ`, Line: 66, Col: 61}
+								return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/passkey.templ`, Line: 66, Col: 54}
 							}
 							_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var19))
 							if templ_7745c5c3_Err != nil {

@@ -132,6 +132,11 @@ func (v visitor) ask(method, path, sent string, header ...string) page {
 	if err != nil {
 		v.t.Fatal(err)
 	}
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") && resp.Header.Get("Content-Encoding") == "" {
+		if found := strayIn(string(body)); found != nil {
+			v.t.Errorf("%s %s has stray spaces: %q", method, path, found)
+		}
+	}
 	return page{resp, string(body)}
 }
 

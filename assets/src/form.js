@@ -22,9 +22,9 @@ addEventListener("pageshow", () => {
   document.querySelectorAll("form[data-sent]").forEach((form) => { delete form.dataset.sent; });
 });
 
-// Selecting a preset of a filter applies it.
+// Changing a filter of the bar applies it. The panels that open below it have their own button.
 document.addEventListener("change", (event) => {
-  if (event.target.matches?.(".pills input")) event.target.form.requestSubmit();
+  if (event.target.matches?.(".pills input, [role=search] > .field select")) event.target.form.requestSubmit();
 });
 
 // A filter closes when the visitor turns to something else.

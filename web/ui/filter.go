@@ -104,7 +104,7 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 	case webhook.FilterEvent:
 		p.Hint = "Event types, separated by commas"
 		if given := v.given(fl); len(v.Events) > 0 && (len(given) == 0 || len(given) == 1 && slices.Contains(v.Events, given[0])) {
-			p.Hint, p.Kind, p.Options = "", "select", []Option{{"", "Any event type"}}
+			p.Hint, p.Kind, p.Options = "", "select", []Option{{"", "Any type"}}
 			for _, name := range v.Events {
 				p.Options = append(p.Options, Option{name, name})
 			}

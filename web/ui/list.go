@@ -120,10 +120,13 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 }
 
 // timeField is the property that presets apply to: the first time that the list can be filtered
-// by, "" for none.
+// by, "" for none. Lists that are searched by name lead with that instead.
 func (v *Listing) timeField() string {
 	for _, f := range v.List.Filters {
-		if f.Kind == webhook.FilterTime {
+		switch f.Kind {
+		case webhook.FilterSearch:
+			return ""
+		case webhook.FilterTime:
 			return f.Name
 		}
 	}

@@ -45,6 +45,11 @@ const does = {
     field?.select?.();
     return Boolean(field);
   },
+  f: () => {
+    const first = document.querySelector("[role=search] > :not(.search) :is(a, summary, select)");
+    first?.focus();
+    return Boolean(first);
+  },
   j: () => { row(1); return true; },
   k: () => { row(-1); return true; },
   h: () => follow(document.querySelector(".pager [rel=prev]")),

@@ -51,6 +51,9 @@ if (javaScript) {
   await visit(page, "/deliveries");
   await page.keyboard.press("/");
   check(await page.evaluate(() => document.activeElement.id) === "find", "/ focuses the search on a list with filters");
+  await page.evaluate(() => document.activeElement.blur());
+  await page.keyboard.press("f");
+  check(await page.evaluate(() => document.activeElement.closest("form.filters") !== null), "f focuses the filters");
 }
 
 // Deliveries that failed permanently are counted separately from waiting events.

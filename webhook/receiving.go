@@ -62,7 +62,7 @@ func (r *Receiving) words() receivingWords {
 		Egress: r.Egress,
 	}
 	w.Waits = r.Waits()
-	w.Batch = fmt.Sprintf("at most %d and %d KiB, and a single larger event", r.BatchSize, MaxDeliveryBytes>>10)
+	w.Batch = fmt.Sprintf("at most %d with together %d KiB; a larger event comes alone", r.BatchSize, MaxDeliveryBytes>>10)
 	w.Batching = "A delivery takes all events that wait when the subscription has a free slot, " + w.Batch + ".\n" +
 		"An event for an idle subscription is sent immediately and alone; under load, events are batched."
 	if r.Window > 0 {

@@ -16,7 +16,8 @@ func TestReceivingGuide(t *testing.T) {
 	}
 	guide := r.Guide()
 	want := []string{
-		"https://hooks.example.com", "within 45 s", "5 attempts, after waits of 5 s, 5 min, 30 min and 2 h", "at most 50 and 64 KiB", "30 days",
+		"https://hooks.example.com", "within 45 s", "5 attempts, after waits of 5 s, 5 min, 30 min and 2 h", "at most 50 with together 64 KiB",
+		"30 days",
 		"after 10 attempts", "after 5 other responses", "Deliveries come from 203.0.113.7.",
 	}
 	for _, reason := range FailureReasons() {

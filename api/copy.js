@@ -7,8 +7,12 @@ for (const pre of document.querySelectorAll("pre")) {
   button.type = "button";
   button.textContent = "Copy";
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(pre.textContent.trimEnd());
-    button.textContent = "Copied";
+    try {
+      await navigator.clipboard.writeText(pre.textContent.trimEnd());
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Not copied";
+    }
     setTimeout(() => { button.textContent = "Copy"; }, 2000);
   });
   pre.replaceWith(box);

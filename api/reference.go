@@ -832,13 +832,17 @@ func anchorOf(title string) string { return strings.ReplaceAll(strings.ToLower(t
 // commonMark is the language of descriptions in OpenAPI, with tables. It is safe for concurrent use.
 var commonMark = goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 
+// scrollable lets code and wide tables be scrolled with the keyboard.
+var scrollable = strings.NewReplacer("<pre>", `<pre tabindex="0">`,
+	"<table>", `<div class="scroll" tabindex="0"><table>`, "</table>", "</table></div>")
+
 // markdown renders a description. HTML in it is omitted.
 func markdown(text string) template.HTML {
 	var b bytes.Buffer
 	if err := commonMark.Convert([]byte(text), &b); err != nil {
 		panic(fmt.Errorf("description in the OpenAPI document: %w", err))
 	}
-	return template.HTML(b.String())
+	return template.HTML(scrollable.Replace(b.String()))
 }
 
 // guideView is the data of the template for a guide.

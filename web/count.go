@@ -54,12 +54,12 @@ func newEvents(s *record.SubscriptionSummary) string {
 	return countWord(s.WaitingEvents, atLeast(s.WaitingEvents, s.WaitingMore), "new event")
 }
 
-// andDeliveries formats the number of waiting deliveries after a number of events.
-func andDeliveries(n int) string {
+// deliveryCount formats a number of waiting deliveries.
+func deliveryCount(n int) string {
 	if n == 1 {
-		return "and 1 delivery"
+		return "1 delivery"
 	}
-	return "and " + counted(n) + " deliveries"
+	return counted(n) + " deliveries"
 }
 
 // capitalized returns a text with its first letter in upper case.

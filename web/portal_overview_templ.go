@@ -153,7 +153,7 @@ func portalOverviewPage(f ui.Frame, o *portalOverview) templ.Component {
 						return nil
 					})
 					templ_7745c5c3_Err = ui.Table("Endpoints", ui.Column{Name: "Status", Class: "w-state"}, ui.Column{Name: "Subscription"}, ui.Column{Name: "What to do", Class: "w-why"},
-						ui.Column{Name: "Last 24 h", Class: "w-hours"}, ui.Column{Name: "Waiting", Class: "w-waits"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var7), templ_7745c5c3_Buffer)
+						ui.Column{Name: "Last 24 h", Class: "w-hours"}, ui.Column{Name: "Waiting", Class: "w-backlog"}).Render(templ.WithChildren(ctx, templ_7745c5c3_Var7), templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -516,7 +516,7 @@ func portalEndpoint(f ui.Frame, o *portalOverview, s *subscriptionRow) templ.Com
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("What to do").Render(templ.WithChildren(ctx, templ_7745c5c3_Var24), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("What to do", "w-todo").Render(templ.WithChildren(ctx, templ_7745c5c3_Var24), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -542,7 +542,7 @@ func portalEndpoint(f ui.Frame, o *portalOverview, s *subscriptionRow) templ.Com
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("Last 24 h").Render(templ.WithChildren(ctx, templ_7745c5c3_Var26), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Last 24 h", "w-hours").Render(templ.WithChildren(ctx, templ_7745c5c3_Var26), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -586,7 +586,7 @@ func portalEndpoint(f ui.Frame, o *portalOverview, s *subscriptionRow) templ.Com
 				}
 				return nil
 			})
-			templ_7745c5c3_Err = ui.Cell("Waiting").Render(templ.WithChildren(ctx, templ_7745c5c3_Var27), templ_7745c5c3_Buffer)
+			templ_7745c5c3_Err = ui.Cell("Waiting", "w-backlog").Render(templ.WithChildren(ctx, templ_7745c5c3_Var27), templ_7745c5c3_Buffer)
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -643,7 +643,7 @@ func TestSubscriptionListOrder(t *testing.T) {
 	list.has(t, `aria-sort="ascending"`, `href="/subscriptions?filter[active]=true&amp;sort=-waiting"`,
 		`href="/subscriptions?filter[active]=true&amp;sort=-status"`)
 	list = v.do("GET", "/subscriptions?sort=-waiting")
-	list.has(t, `class="w-waits" aria-sort="descending"`, `href="/subscriptions?sort=waiting"`, `href="/subscriptions"`)
+	list.has(t, `class="w-backlog" aria-sort="descending"`, `href="/subscriptions?sort=waiting"`, `href="/subscriptions"`)
 	if n := strings.Count(list.body, "aria-sort"); n != 1 {
 		t.Errorf("%d headers have the order of the list", n)
 	}

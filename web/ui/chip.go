@@ -57,12 +57,12 @@ func isBoxes(fl *webhook.Filter) bool { return fl.Kind == webhook.FilterOneOf &&
 
 // isShown reports whether a filter has a field that is not folded away.
 func isShown(fl *webhook.Filter) bool {
-	return fl.Kind == webhook.FilterEvent || fl.Name == "program_name"
+	return fl.Kind == webhook.FilterEvent
 }
 
 // isSearch reports whether a filter is the search box at the beginning of the form.
 func isSearch(fl *webhook.Filter) bool {
-	return fl.Kind == webhook.FilterSearch || fl.Name == "subscription_id"
+	return fl.Kind == webhook.FilterSearch || fl.Name == "program_name" || fl.Name == "subscription_id"
 }
 
 // chip is a filter that is set, and the address of the list without it.

@@ -766,7 +766,7 @@ func searchBox(v *Listing, fl *webhook.Filter) templ.Component {
 			templ_7745c5c3_Var31 = templ.NopComponent
 		}
 		ctx = templ.ClearChildren(ctx)
-		if fl.Kind == webhook.FilterSearch {
+		if fl.Name != "subscription_id" {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 61, "<div class=\"field search\"><label class=\"folded\" for=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err

@@ -104,7 +104,10 @@ check(!page.url().includes("created_at"), `the URL has no time range, got ${page
 
 // Applying another filter keeps the time range.
 await visit(page, "/deliveries?span=24h");
-await waitForLoad(page, () => page.selectOption("#filter-event", "content_updated"));
+await waitForLoad(page, async () => {
+  await page.selectOption("#filter-event", "content_updated");
+  if (!javaScript) await page.getByRole("button", { name: "Apply" }).last().click();
+});
 const currentURL = decodeURIComponent(page.url());
 check(currentURL.includes("span=24h") && currentURL.includes("filter[event]=content_updated"), `the URL has both filters, got ${currentURL}`);
 await done();

@@ -31,6 +31,9 @@ const behaviours = {
   flaky: () => (Math.random() < 0.25 ? { after: 40, status: 503, body: '{"error":"upstream is being deployed"}' } : { after: 15, status: 200, body: "ok" }),
   strict: () => (Math.random() < 0.2 ? { after: 9, status: 422, body: '{"error":{"code":"unknown_channel","message":"channel 12 is not mapped"}}' } : { after: 12, status: 200, body: "{}" }),
   silent: () => null,
+  locked: () => ({ after: 8, status: 401, body: '{"error":"token expired"}' }),
+  gateway: () => ({ after: 30, status: 502, body: "<html><h1>502 Bad Gateway</h1></html>" }),
+  moved: () => ({ after: 6, status: 404, body: '{"error":"no route matches /webhooks"}' }),
 };
 const server = http.createServer((req, res) => {
   req.resume().on("end", () => {
@@ -66,6 +69,14 @@ const subscriptions = [
   [northwind, "old kiosk, being moved", receiverURL("kiosk", "silent"), eventRefs("content_published")],
   [contoso, "newsletter", receiverURL("newsletter", "well"), eventRefs("content_published")],
 ];
+// With these there are 41, of which 13 fail.
+const others = ["payroll", "badge office", "canteen", "library", "service desk", "works council", "translation", "archive", "travel desk", "parking", "fleet", "occupational health", "signage",
+  "press review", "learning", "onboarding", "expenses", "procurement", "legal hold", "safety", "facilities", "switchboard", "room booking", "print center", "mail room", "fitness", "daycare",
+  "alumni", "suggestions", "recruiting", "directory", "time clock", "shift planning", "news ticker", "branch tablets"];
+for (const [i, name] of others.entries()) {
+  const behaviour = i < 12 ? ["locked", "gateway", "moved", "silent"][i % 4] : "well";
+  subscriptions.push([i % 5 === 4 ? contoso : northwind, name, receiverURL(name.replaceAll(" ", "-"), behaviour), eventRefs("content_published", "content_updated")]);
+}
 for (const [api, description, url, events] of subscriptions) {
   await api("POST", "/v2/webhooks/subscriptions", { url, events, description, authorization_header: "Bearer partner-secret" });
 }
@@ -131,9 +142,9 @@ if (wanted("portal")) { // the pages of a partner
   const open = await portalLink("write");
   await capture(partner.page, "portal-link", () => partner.page.goto(open));
   await partner.page.getByRole("button", { name: "Continue" }).click();
-  await partner.page.waitForURL(/subscriptions$/);
+  await partner.page.waitForURL(/\/portal\/$/);
   const portalPages = {
-    subscriptions: "/subscriptions", "subscription-new": "/subscriptions/new", subscription: samples.subscription, "subscription-failing": samples.failing, "subscription-edit": `${samples.subscription}/edit`,
+    overview: "/", subscriptions: "/subscriptions", "subscription-new": "/subscriptions/new", subscription: samples.subscription, "subscription-failing": samples.failing, "subscription-edit": `${samples.subscription}/edit`,
     rotate: `${samples.subscription}/rotate-secret`, replay: `${samples.subscription}/replay?from=2020-01-01T00:00&only=failed`, delete: `${samples.subscription}/delete`, deliveries: "/deliveries", delivery: samples.retried, "delivery-failed": samples.failed,
     events: "/events", event: samples.event, "event-types": "/event-types", "event-type": samples.type, verify: "/verify",
   };
@@ -145,6 +156,7 @@ if (wanted("portal")) { // the pages of a partner
   await capture(partner.page, "portal-ended", async () => {});
   await capture(page, "program-portal-link", async () => {
     await visit(page, "/programs/northwind/portal");
+    await page.selectOption("#role", "write");
     await page.getByRole("button", { name: "Create link" }).click();
   });
   const empty = await newPage();

@@ -358,6 +358,7 @@ var (
 			"WHERE program_id = ?1 LIMIT ?2)",
 		"DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT delivery, number FROM stored_responses " +
 			"WHERE program_id = ?1 LIMIT ?2)",
+		"DELETE FROM log_epochs WHERE program_id = ?1 AND num IN (SELECT num FROM log_epochs WHERE program_id = ?1 LIMIT ?2)",
 		"DELETE FROM response_use WHERE program_id = ?1 AND ?2 > 0",
 		"DELETE FROM portal_links WHERE program_id = ?1 AND hash IN (SELECT hash FROM portal_links WHERE program_id = ?1 LIMIT ?2)",
 		"DELETE FROM portal_sessions WHERE program_id = ?1 AND hash IN (SELECT hash FROM portal_sessions WHERE program_id = ?1 LIMIT ?2)",

@@ -285,6 +285,7 @@ var programTables = []programTable{
 	{name: "idempotency_keys", from: "src.idempotency_keys" + ofItsTokens, wait: []string{"expires_at"}, key: "token_id, key",
 		first: everything, rest: newKeys},
 	{name: "events", from: "src.events" + ofTheProgram, key: "seq", first: everything, rest: "t.seq > (SELECT seq FROM part.part)"},
+	{name: "log_epochs", from: "src.log_epochs" + ofTheProgram, key: "num", rest: everything},
 	{name: "deliveries", from: "export_some m CROSS JOIN src.deliveries t ON t.num = m.old WHERE ?1 = ?1",
 		wait: []string{"next_attempt_at"}, other: map[string]string{"num": "m.new"}, key: "num", first: everything, rest: everything},
 	{name: "old_urls", from: "src.old_urls" + ofItsSubscriptions,

@@ -18,6 +18,7 @@ import (
 	"service/store/keyring"
 	"service/store/list"
 	"service/store/record"
+	"service/store/schema"
 	"service/store/sqlite"
 	"service/store/transit"
 	"service/webhook"
@@ -342,7 +343,9 @@ func (im *importer) run(also []func(Write, Imported) error) error {
 				return err
 			}
 		}
-		return im.s.setProgramState(w.t, im.programID, programState{})
+		// The original may have had more events since the export.
+		return errors.Join(w.t.Exec(schema.BeginEpochs, im.programID), w.t.Exec(schema.DropEpochs, im.programID),
+			im.s.setProgramState(w.t, im.programID, programState{}))
 	})
 }
 

@@ -171,6 +171,7 @@ var inTheClear = []string{
 	"sessions.hash", // of 256 random bits
 	"settings.value checked_at", "settings.value clock", "settings.value counted",
 	"invitations.hash", "portal_links.hash", "portal_sessions.hash", "shares.hash", "tokens.hash", // of 256 random bits
+	"programs.log_key", // authenticates positions in the log of a program, which its tokens may choose
 	"passkeys.credential", "passkeys.public_key",
 	"audit.salt", "audit.digest", "audit.hash", "audit_anchor.hash",
 }

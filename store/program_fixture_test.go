@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"service/store/schema"
 	"service/webhook"
 )
 
@@ -138,6 +139,7 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 // rest adds redeliveries, replays, bulk runs and what only retention writes.
 func (p *filledProgram) rest(t *testing.T, s *Store) {
 	t.Helper()
+	must(t, s.writer.do(func(t *tx) error { return t.Exec(schema.BeginEpochs, p.id) }))
 	first := p.subscriptions[0]
 	page, _, err := s.Deliveries().Page(t.Context(), p.id, first.ID, query(t, webhook.DeliveryList, "filter[status]=success&sort=created_at"))
 	must(t, err)

@@ -90,7 +90,7 @@ func (r *Restoration) pause() pauseMark {
 	return pauseBegins
 }
 
-// setMarks stores the marks of a restored database.
+// setMarks stores the marks of a restored database, and begins an epoch of its logs.
 func setMarks(ctx context.Context, mark RestoreMark, newest bool, pause pauseMark,
 	exec func(ctx context.Context, query string, args ...any) (sql.Result, error),
 ) error {
@@ -112,6 +112,11 @@ func setMarks(ctx context.Context, mark RestoreMark, newest bool, pause pauseMar
 	}
 	for name, value := range values {
 		if _, err := exec(ctx, schema.Set, name, value); err != nil {
+			return err
+		}
+	}
+	for _, query := range [...]string{schema.BeginEpochs, schema.DropEpochs} {
+		if _, err := exec(ctx, query, nil); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // Version is the version of the schema. It increases with every change of schema.sql, which
 // a test checks. Databases of lower versions are rejected, unless Current has migrations for them.
 // Versions below 100 were never released.
-const Version = 111
+const Version = 112
 
 // Script creates the tables and indexes of an empty database.
 //
@@ -39,3 +39,16 @@ const (
 
 // Set stores a setting: its name is ?1 and its value ?2.
 const Set = "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value"
+
+// BeginEpochs begins an epoch of the log of the program ?1, NULL for all programs, that may have lost
+// its newest events. [DropEpochs] follows. A program that has moved away keeps its epochs where it is.
+const BeginEpochs = `INSERT INTO log_epochs (program_id, num, id, head)
+	SELECT p.id, coalesce((SELECT max(num) FROM log_epochs WHERE program_id = p.id), 0) + 1, random() >> 11,
+		coalesce((SELECT max(seq) FROM events WHERE program_id = p.id), 0)
+	FROM programs p WHERE (?1 IS NULL OR p.id = ?1)
+	AND p.id NOT IN (SELECT program_id FROM program_states WHERE state IN ('erasing', 'moved'))`
+
+// DropEpochs drops all but the newest 100 epochs of the logs of BeginEpochs. A cursor from an earlier
+// epoch then continues at the beginning of the log.
+const DropEpochs = `DELETE FROM log_epochs WHERE (?1 IS NULL OR program_id = ?1)
+	AND num <= (SELECT max(num) FROM log_epochs n WHERE n.program_id = log_epochs.program_id) - 100`

@@ -39,6 +39,7 @@ CREATE TABLE programs (
     rate_limit        INTEGER CHECK (rate_limit BETWEEN 0 AND 1000000),
     max_in_flight     INTEGER CHECK (max_in_flight BETWEEN 1 AND 100000),
     portal_origins    TEXT    NOT NULL DEFAULT '',              -- where its portal may be embedded in an iframe: origins, separated by blanks
+    log_key           BLOB    NOT NULL DEFAULT (randomblob(32)) CHECK (length(log_key) = 32), -- authenticates the cursors of its log
     created_at        INTEGER NOT NULL,
     updated_at        INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -179,6 +180,17 @@ CREATE UNIQUE INDEX events_by_id ON events (program_id, id);
 
 -- The dispatcher, which reads what a subscription wants from the log; replays, and lists by event type.
 CREATE UNIQUE INDEX events_by_name ON events (program_id, name, seq);
+
+-- The epochs of each log, see docs/decisions/0083-cursors-with-epochs.md. A takeover or a restore may
+-- have lost the newest events, whose seqs are given out again: it begins an epoch. A log without a row
+-- is in its first epoch, which has the id 0. The newest 100 stay.
+CREATE TABLE log_epochs (
+    program_id TEXT    NOT NULL,
+    num        INTEGER NOT NULL CHECK (num > 0),                -- rises from one epoch to the next
+    id         INTEGER NOT NULL,                                -- random
+    head       INTEGER NOT NULL CHECK (head >= 0),              -- the newest seq when it began
+    PRIMARY KEY (program_id, num)
+) STRICT, WITHOUT ROWID;
 
 -- Subscriptions --------------------------------------------------------------------------------
 

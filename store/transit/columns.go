@@ -54,7 +54,7 @@ var tables = map[string]table{
 		"portal_origins": text(8<<10, func(s string) bool {
 			return s == "" || webhook.CheckPortalOrigins("", strings.Split(s, " ")) == nil
 		}),
-		"created_at": moment, "updated_at": moment,
+		"log_key": blob(32, 32), "created_at": moment, "updated_at": moment,
 	}},
 	"subscriptions": {columns: map[string]check{
 		"id": id, "num": number, "program_id": owner, "url": url, "url_number": number, "active": flag,
@@ -135,6 +135,9 @@ var tables = map[string]table{
 		column, problem := r.ascends("rowid", "received_at")
 		g.seq = r.int("seq")
 		return column, problem
+	}},
+	"log_epochs": {columns: map[string]check{
+		"program_id": owner, "num": integer(1, 1<<32), "id": integer(-biggest, biggest), "head": reachedSeq,
 	}},
 	"deliveries": {columns: map[string]check{
 		"num": number, "id": shortID, "subscription_id": subscription, "program_id": owner,

@@ -12,6 +12,7 @@ import (
 	"service/store/list"
 	"service/store/record"
 	"service/store/sqlite"
+	"service/store/watch"
 	"service/webhook"
 )
 
@@ -155,7 +156,11 @@ func (w TokenWrites) Revoke(id string, by webhook.AuditEntry) (webhook.Token, er
 	if err := w.t.Exec("UPDATE tokens SET revoked_at = ? WHERE id = ?", token.RevokedAt.UnixMilli(), id); err != nil {
 		return token, err
 	}
-	w.t.AfterCommit(w.t.s.tokens.clear)
+	s := w.t.s
+	w.t.AfterCommit(func() {
+		s.tokens.clear()
+		s.watchers.Wake(watch.RecordKey(id))
+	})
 	return token, w.t.people.Record(by, webhook.ActionTokenRevoke, token.ProgramID, id, "of user "+token.UserID)
 }
 

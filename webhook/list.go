@@ -19,6 +19,8 @@ const (
 	maxPageNumber   = 1<<31 - 1
 	maxFilterValues = 100
 	maxFilterText   = 254 // bytes
+
+	MaxWait = 30 * time.Second // of a request for events
 )
 
 // List describes a list of records: how it is sorted, filtered and paginated (spec,
@@ -26,9 +28,11 @@ const (
 // parameters in errors, and package store translates queries into SQL.
 type List struct {
 	Feed    bool        // paginated by keyset cursor, so new rows never shift a page; otherwise by page number
-	Sort    []string    // fields to sort by
+	Follow  bool        // a log: in ascending order without an upper bound, a request can wait for events
+	Sort    []string    // fields to sort by; none if there is only the default order
 	Default []SortField // default order
 	Filters []Filter
+	Between string // the time range that from and to give; "" for none
 }
 
 // SortField is a field in a sort order.
@@ -145,6 +149,12 @@ var (
 		Filter{Name: "timestamp", Kind: FilterTime},
 	)
 
+	// EventLog is EventList for requests that may follow the log.
+	EventLog = &List{Feed: true, Follow: true, Sort: EventList.Sort, Default: EventList.Default, Filters: EventList.Filters}
+
+	// SubscriptionLog is the log of a program as the names and filters of a subscription select it.
+	SubscriptionLog = &List{Feed: true, Follow: true, Default: []SortField{{Name: "received_at"}}, Between: "received_at"}
+
 	// IncidentList lists the incidents of a program; opened_at is the order in
 	// which they opened.
 	IncidentList = feed("opened_at",
@@ -236,6 +246,7 @@ type ListQuery struct {
 	Sort    []SortField          // at least one
 	Filters map[string][]string  // by filter name: sorted, distinct; nil for none
 	Ranges  map[string]TimeRange // by the name of a FilterTime; nil for none
+	Wait    time.Duration        // how long to wait for events: 0 to MaxWait
 	Size    int                  // page size: 1 to MaxPageSize
 	Number  int                  // page number, from 1; 1 for a feed
 	Cursor  string               // for a feed: "" for the first page, otherwise next of an earlier page
@@ -251,9 +262,18 @@ func (l *List) Supported() []string {
 	if l == nil {
 		return nil
 	}
-	names := []string{"page[size]", "page[number]", "sort"}
+	names := []string{"page[size]", "page[number]"}
 	if l.Feed {
 		names[1] = "page[cursor]"
+	}
+	if l.Sort != nil {
+		names = append(names, "sort")
+	}
+	if l.Between != "" {
+		names = append(names, "from", "to")
+	}
+	if l.Follow {
+		names = append(names, "wait")
 	}
 	for _, f := range l.Filters {
 		if f.Kind == FilterTime {
@@ -294,8 +314,17 @@ func (l *List) parse(values url.Values, filtersOnly bool) (ListQuery, *Error) {
 	if p.query.Sort == nil && l != nil {
 		p.query.Sort = slices.Clone(l.Default)
 	}
+	if p.query.Wait > 0 && !l.Followed(&p.query) {
+		p.fail(InvalidValue, "wait", "needs the ascending order and no upper bound of the time of acceptance")
+	}
 	slices.SortStableFunc(p.faults, func(a, b Validation) int { return strings.Compare(a.Parameter, b.Parameter) })
 	return p.query, invalid(p.faults)
+}
+
+// Followed reports whether a query reads a log to its end, which moves: ascending, without an upper
+// bound of the time of acceptance.
+func (l *List) Followed(q *ListQuery) bool {
+	return l.Follow && !q.Sort[0].Descending && q.Ranges["received_at"].To.IsZero()
 }
 
 // UnknownEvents returns the event names in filters that the catalog does not have, sorted.
@@ -374,8 +403,12 @@ func (p *listParser) take(path []string, array bool, given []string) bool {
 		return p.filter(name, property, array, given)
 	case array:
 		return false
-	case name == "sort":
+	case name == "sort" && p.list.Sort != nil:
 		p.once(name, given, p.sort)
+	case (name == "from" || name == "to") && p.list.Between != "":
+		p.once(name, given, func(_, value string) { p.end(&Filter{Name: p.list.Between}, name, name, value) })
+	case name == "wait" && p.list.Follow:
+		p.once(name, given, p.wait)
 	case name == "page[size]":
 		p.once(name, given, func(name, value string) { p.integer(&p.query.Size, name, value, MaxPageSize) })
 	case name == "page[number]" && !p.list.Feed:
@@ -411,6 +444,13 @@ func (p *listParser) integer(n *int, name, value string, most int) {
 		p.fail(InvalidValue, name, fmt.Sprintf("must be from 1 to %d", most))
 	default:
 		*n = got
+	}
+}
+
+func (p *listParser) wait(name, value string) {
+	var err error
+	if p.query.Wait, err = time.ParseDuration(value); err != nil || p.query.Wait < 0 || p.query.Wait > MaxWait {
+		p.fail(InvalidValue, name, "must be a duration from 0s to 30s, such as 25s")
 	}
 }
 

@@ -429,6 +429,8 @@ var (
 	eventsBySeq  = list.Along("e.seq", "e.seq", eventMatches, "FROM events e INDEXED BY events_by_seq WHERE e.program_id = :program")
 	eventsByName = list.Along("e.seq", "e.seq", eventMatches,
 		"FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value")
+	eventsByFilter = list.Along("e.seq", "e.seq", ":filter IS NULL OR event_matches(:filter, e.id, e.json)",
+		"FROM events e INDEXED BY events_by_name WHERE e.program_id = :program AND e.name = :value")
 	eventsByID = list.Along("e.seq", "e.seq", eventMatches,
 		"FROM events e INDEXED BY events_by_id WHERE e.program_id = :program AND e.id IN (SELECT value FROM json_each(:id))")
 )

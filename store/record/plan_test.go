@@ -94,6 +94,11 @@ var queryPlans = []struct {
 	{selectUnrecovered, 3, "SEARCH n USING INTEGER PRIMARY KEY (rowid>?)"},
 	{selectUnrecovered, 3, "undelivered_by_incident (incident=?"},
 	{selectIncidentAlerts, 2, "alerts_by_subscription (subscription_id=?)"},
+	{selectLog, 1, "events_by_seq (program_id=?)"},
+	{selectEpochs, 1, "SEARCH log_epochs USING PRIMARY KEY (program_id=?)"},
+	{selectLogEvents, 3, "SEARCH x USING PRIMARY KEY (program_id=? AND seq=?)"},
+	{selectLogEvents, 3, "SEARCH r USING PRIMARY KEY (subscription_id=? AND name=? AND first_seq<?)"},
+	{selectLogEvents, 3, "SEARCH i USING PRIMARY KEY (subscription_id=? AND name=? AND after_seq<?)"},
 	{selectIncidentFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
 }
 
@@ -240,6 +245,7 @@ var listPlans = []struct {
 	{eventsBySeq.Up, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
 	{eventsBySeq.Down, "SEARCH e USING INDEX events_by_seq (program_id=? AND seq>? AND seq<?)", ""},
 	{eventsByName.Down, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
+	{eventsByFilter.Up, "SEARCH e USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)", ""},
 	{eventsByID.Down, "SEARCH e USING INDEX events_by_id (program_id=? AND id=?)", "ORDER BY"},
 
 	{allEvents.Down, "SEARCH e USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)", ""},
@@ -273,7 +279,7 @@ func TestListPlans(t *testing.T) {
 func knownParameters() map[string]bool {
 	known := make(map[string]bool)
 	for _, name := range strings.Fields("limit low high value subscription program programs from to nums open at num earliest latest " +
-		"size offset attempts_made unlisted") {
+		"size offset attempts_made unlisted filter") {
 		known[name] = true
 	}
 	for _, list := range []*webhook.List{webhook.AllDeliveryList, webhook.EventList, webhook.SubscriptionList} {

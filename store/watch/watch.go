@@ -58,6 +58,10 @@ type Watchers struct {
 	probes  map[string][]chan<- ProbeResult // by subscription id, each buffered for one
 
 	deliveries atomic.Int64 // how many of all watch deliveries
+
+	waitMu  sync.Mutex
+	waiters map[EventKey][]*Waiter
+	waiting atomic.Int64 // how many waiters there are
 }
 
 // Watch returns a watcher of all changes from now on: of those of deliveries, or of all others.
@@ -129,16 +133,19 @@ func (ws *Watchers) Published(events []webhook.Event) {
 			c.Events[EventKey{events[i].ProgramID, events[i].Name}] = events[i].Seq
 		}
 	})
+	ws.wakePublished(events)
 }
 
 // SubscriptionChanged notes that a subscription was created, changed or deleted.
 func (ws *Watchers) SubscriptionChanged(id string) {
 	ws.Notify(func(c *Changes) { put(&c.Subscriptions, id) })
+	ws.Wake(RecordKey(id))
 }
 
 // ProgramChanged notes that the name or the limits of a program changed.
 func (ws *Watchers) ProgramChanged(id string) {
 	ws.Notify(func(c *Changes) { put(&c.Programs, id) })
+	ws.Wake(ProgramKey(id))
 }
 
 // Queued notes that a delivery was queued.

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"service/store/record"
+	"service/store/replica"
+	"service/store/watch"
+	"service/webhook"
+)
+
+// LogPage is a page of [Events.Pull].
+type LogPage = record.LogPage
+
+// Pull is [record.Events.Log]. With an AcknowledgeTimeout it returns only events that are in the
+// replica: for newer ones it waits like [Replica.Acknowledge].
+func (s Events) Pull(ctx context.Context, programID string, sub *webhook.Subscription, q *webhook.ListQuery) (LogPage, error) {
+	p, err := s.Log(ctx, programID, sub, q)
+	if err != nil || len(p.Events) == 0 || s.replication == nil || s.replication.AcknowledgeTimeout() == 0 {
+		return p, err
+	}
+	if last := p.Events[len(p.Events)-1].Seq; s.pulled.covers(programID, last) {
+		return p, nil
+	}
+	err = s.replication.Await(ctx, s.db.Writer().Commits())
+	if errors.Is(err, replica.ErrNotAcknowledged) {
+		err = webhook.NewError(webhook.CodeUnavailable, "The next events are stored on this host, but not in the replica yet. "+
+			"Send the request again.")
+	}
+	if err == nil {
+		s.pulled.add(programID, p.Newest)
+	}
+	return p, err
+}
+
+// Await returns a waiter for events that [Events.Pull] would return, and for changes because of which
+// the request of a token must be checked again. The caller must call its Close.
+func (s Events) Await(programID, tokenID string, sub *webhook.Subscription, q *webhook.ListQuery) *watch.Waiter {
+	keys := []watch.EventKey{watch.ProgramKey(programID), watch.RecordKey(tokenID)}
+	names := q.Filters["name"]
+	switch {
+	case sub != nil:
+		names, keys = sub.Events, append(keys, watch.RecordKey(sub.ID))
+	case names == nil:
+		names = []string{watch.AnyName}
+	}
+	for _, name := range names {
+		keys = append(keys, watch.EventKey{ProgramID: programID, Name: name})
+	}
+	return s.watchers.Await(keys...)
+}
+
+// pulled remembers up to which seq the replica has the logs that are pulled.
+type pulled struct {
+	mu    sync.Mutex
+	heads map[string]int64
+}
+
+func (p *pulled) covers(programID string, seq int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return seq <= p.heads[programID]
+}
+
+func (p *pulled) add(programID string, seq int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.heads == nil {
+		p.heads = make(map[string]int64)
+	}
+	p.heads[programID] = max(p.heads[programID], seq)
+}
+
+func (p *pulled) forget(programID string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.heads, programID)
+}

@@ -1,0 +1,167 @@
+package store
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"service/store/datadir"
+	"service/webhook"
+)
+
+// pull reads all pages of a subscription's log from a cursor to the end, and returns the seqs, the
+// cursor at the end and whether a page was truncated.
+func pull(t *testing.T, s *Store, sub *webhook.Subscription, programID, raw, cursor string) (seqs []int64, next string, truncated bool) {
+	t.Helper()
+	for {
+		q := query(t, webhook.SubscriptionLog, raw)
+		q.Cursor = cursor
+		p, err := s.Events().Pull(t.Context(), programID, sub, q)
+		must(t, err)
+		for i := range p.Events {
+			seqs = append(seqs, p.Events[i].Seq)
+		}
+		truncated = truncated || p.Truncated
+		if cursor = p.Next; p.Head {
+			return seqs, p.Next, truncated
+		}
+	}
+}
+
+func wantSeqs(t *testing.T, what string, got []int64, want ...int64) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// A pull selects by the names and filters of today, and reads a bounded number of events per page.
+func TestPullSelects(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribeTo(t, s, "p", "content_updated", below5)
+	_, start, _ := pull(t, s, &sub, "p", "", "")
+	s.lists.Limits.CostlyScan = 10
+	var all []string
+	for range 35 {
+		all = append(all, "content_updated") // content_id 7, which the filter does not pass
+	}
+	publish(t, s, "p", all...)
+	p, err := s.Events().Pull(t.Context(), "p", &sub, withCursor(query(t, webhook.SubscriptionLog, ""), start))
+	must(t, err)
+	if len(p.Events) != 0 || p.Head || p.Next == start {
+		t.Errorf("a page without matches: got %+v, want one that continues", p)
+	}
+	got, end, _ := pull(t, s, &sub, "p", "", start)
+	wantSeqs(t, "the filter passes none", got)
+	sub.Filters = nil // from its position on
+	publish(t, s, "p", "content_updated", "content_deleted")
+	got, _, _ = pull(t, s, &sub, "p", "", end)
+	wantSeqs(t, "without filter", got, 36)
+	sub.Events = []string{"content_updated", "content_deleted"}
+	got, _, _ = pull(t, s, &sub, "p", "", end)
+	wantSeqs(t, "with another name", got, 36, 37)
+	got, _, _ = pull(t, s, &sub, "p", "page[size]=3", start)
+	if len(got) != 37 || !slices.IsSorted(got) {
+		t.Errorf("in small pages: got %v", got)
+	}
+}
+
+func withCursor(q *webhook.ListQuery, cursor string) *webhook.ListQuery {
+	q.Cursor = cursor
+	return q
+}
+
+// A page tells that retention has removed events after the cursor, even of other names, once.
+func TestPullTruncated(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_deleted")
+	_, start, truncated := pull(t, s, &sub, "p", "", "")
+	publish(t, s, "p", "content_updated", "content_updated", "content_deleted")
+	remove := func(seq int64) {
+		must(t, s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM events WHERE program_id = 'p' AND seq <= ?", seq) }))
+	}
+	if truncated {
+		t.Error("an empty log is truncated")
+	}
+	if _, _, truncated = pull(t, s, &sub, "p", "", start); truncated {
+		t.Error("truncated, although nothing was removed")
+	}
+	if _, _, truncated = pull(t, s, &sub, "p", "from=1999-01-01", ""); truncated {
+		t.Error("truncated from a time, although nothing was removed")
+	}
+	remove(1)
+	got, end, truncated := pull(t, s, &sub, "p", "", start)
+	if wantSeqs(t, "after the removal", got, 3); !truncated {
+		t.Error("not truncated after the removal of an event")
+	}
+	if _, _, truncated = pull(t, s, &sub, "p", "from=1999-01-01", ""); !truncated {
+		t.Error("not truncated from a time before the oldest event")
+	}
+	remove(2)
+	if _, _, truncated = pull(t, s, &sub, "p", "", end); truncated {
+		t.Error("truncated at the end")
+	}
+}
+
+// After a restore, a cursor beyond the restored log continues where that ends, although the seqs are
+// given out again.
+func TestPullAfterRestore(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s, err := Open(t.Context(), Config{Dir: dir})
+	must(t, err)
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+	_, early, _ := pull(t, s, &sub, "p", "page[size]=1", "")
+	snapshot, err := s.Snapshot(t.Context(), 1)
+	must(t, err)
+	kept := filepath.Join(t.TempDir(), "kept")
+	must(t, os.Rename(snapshot.Path, kept))
+	publish(t, s, "p", "content_updated", "content_updated")
+	_, late, _ := pull(t, s, &sub, "p", "", "")
+	must(t, s.Close())
+
+	r, err := datadir.Restore(dir, true)
+	must(t, err)
+	must(t, os.Rename(kept, filepath.Join(r.Dir(), datadir.Database)))
+	must(t, r.MarkBackup(t.Context(), "the backup", time.Now()))
+	_, err = r.Commit()
+	must(t, err)
+	must(t, r.Close())
+	s = openDir(t, dir)
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+	got, end, _ := pull(t, s, &sub, "p", "", late)
+	wantSeqs(t, "from a cursor that was lost", got, 4, 5, 6)
+	got, _, _ = pull(t, s, &sub, "p", "", early)
+	wantSeqs(t, "from a cursor that was not", got, 4, 5, 6)
+	got, _, _ = pull(t, s, &sub, "p", "", end)
+	wantSeqs(t, "at the end", got)
+}
+
+// A cursor stays valid in an imported program, which begins an epoch, and only there.
+func TestPullAfterImport(t *testing.T) {
+	from, p := exportSource(t)
+	sub := &p.subscriptions[0]
+	_, mid, _ := pull(t, from, sub, p.id, "", "")
+	x := exported(t, from, p.id)
+	publish(t, from, p.id, "content_updated")
+	_, late, _ := pull(t, from, sub, p.id, "", mid)
+	s := open(t)
+	_, err := s.Programs().Import(t.Context(), copyOf(t, x))
+	must(t, err)
+	next := publish(t, s, p.id, "content_updated")[0].Seq
+	got, _, _ := pull(t, s, sub, p.id, "", mid)
+	wantSeqs(t, "a cursor from before the export", got, next)
+	got, _, _ = pull(t, s, sub, p.id, "", late)
+	wantSeqs(t, "a cursor from after it", got, next)
+	if n := count(t, s, "SELECT count(*) FROM log_epochs WHERE program_id = ?", p.id); n != 2 {
+		t.Errorf("the log has %d epochs, want that of the fixture and one more", n)
+	}
+	program(t, s, "p")
+	_, err = s.Events().Pull(t.Context(), "p", nil, withCursor(query(t, webhook.EventLog, "sort=received_at"), mid))
+	wantCode(t, err, webhook.CodeInvalid)
+}

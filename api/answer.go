@@ -19,6 +19,7 @@ type answer struct {
 	meta     any                   // nil for none
 	file     *file                 // instead of data, and without an envelope
 	stream   func(io.Writer) error // instead of data, of any size
+	events   func(io.Writer) error // instead of data, a stream of server-sent events
 
 	tagged   bool   // a single record, which has an ETag
 	revision int64  // goes into the ETag, for changes that the record does not show
@@ -44,10 +45,14 @@ func recordsOf[T, R any](all []T, record func(*T) R) []R {
 type appender interface{ appendJSON(dst []byte) []byte }
 
 // write writes the response, and returns its status and the size of its body. No
-// other function writes one, except [API.stream].
+// other function writes one, except [API.stream] and [API.sendEvents].
 func (a *API) write(req *request, ans answer, err error) (status, size int) {
 	if err == nil && ans.stream != nil {
 		a.stream(req, ans.stream)
+		return http.StatusOK, 0
+	}
+	if err == nil && ans.events != nil {
+		a.sendEvents(req, ans.events)
 		return http.StatusOK, 0
 	}
 	body := a.buffer()

@@ -118,6 +118,9 @@ type API struct {
 	programLimiter    *rateLimiter
 	platformLimiter   *rateLimiter
 	invalidTokens     *ratelimit.Limiter
+	waiting           ratelimit.Slots[string] // requests that wait for events, by program
+	life              context.Context         // ends with EndWaits
+	endLife           context.CancelFunc
 	forwarder         *forwarder
 	metrics           *metrics
 	registry          *prometheus.Registry // includes metrics
@@ -171,6 +174,7 @@ func newAPI(cfg Config) *API {
 		baseURL: cmp.Or(cfg.BaseURL, exampleBaseURL), rateLimit: cfg.RateLimit, platformRateLimit: cfg.PlatformRateLimit,
 		programLimiter: newRateLimiter(programPolicy), platformLimiter: newRateLimiter(platformPolicy),
 	}
+	a.life, a.endLife = context.WithCancel(context.Background())
 	if a.registry == nil {
 		a.registry = prometheus.NewRegistry()
 	}

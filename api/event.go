@@ -48,6 +48,9 @@ func (h eventHandlers) find(req *request) error {
 }
 
 func (h eventHandlers) list(req *request) (answer, error) {
+	if !req.query.Sort[0].Descending || req.streams() {
+		return h.pull(req)
+	}
 	events, next, err := h.api.store.Events().Page(req.ctx, req.program(), &req.query)
 	return answer{data: eventRecords(events), meta: newFeedMeta(&req.query, next)}, err
 }

@@ -165,7 +165,7 @@ func (a *API) forward(req *request) (status, size int) {
 	in := req.http.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {
 			f.connected.Store(true)
-			f.timeout.Reset(a.timeout + forwardSlack)
+			f.timeout.Reset(a.timeout + forwardSlack + f.wait())
 		},
 		WroteHeaders: func() { f.sent.Store(true) },
 		Got1xxResponse: func(int, textproto.MIMEHeader) error {
@@ -218,6 +218,20 @@ type forwardedRequest struct {
 
 	sent, connected  atomic.Bool // the target may have received the request; there is a connection
 	answered, ending atomic.Bool // the target has responded; end was called
+}
+
+// follows reports whether the request may follow a log.
+func (f *forwardedRequest) follows() bool {
+	list := f.req.route.query.list
+	return list != nil && list.Follow
+}
+
+// wait returns how long the target may wait for events.
+func (f *forwardedRequest) wait() time.Duration {
+	if f.follows() && f.req.http.URL.Query().Has("wait") {
+		return webhook.MaxWait
+	}
+	return 0
 }
 
 // begin starts the timeout, which cancels the request.
@@ -305,7 +319,9 @@ func (f *forwardedRequest) accept(resp *http.Response) error {
 			return err
 		}
 	}
-	if !isOfService(resp) {
+	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	events := err == nil && media == mediaEvents && f.follows() && resp.StatusCode == http.StatusOK
+	if !events && !isOfService(resp) {
 		return fmt.Errorf("the response with status %d is not of the service", resp.StatusCode)
 	}
 	f.answered.Store(true)
@@ -317,6 +333,13 @@ func (f *forwardedRequest) accept(resp *http.Response) error {
 	}
 	resp.Body = &forwardedBody{resp.Body, f.cancel, f.api.timeout, maxForwardedBody}
 	f.req.writeUntil(time.Now().Add(writeTimeout(max(0, int(resp.ContentLength)))))
+	if events {
+		resp.Header.Set("Content-Type", mediaEvents)
+		resp.Header.Set("X-Accel-Buffering", "no")
+		resp.Body = &forwardedBody{resp.Body, f.cancel, max(f.api.timeout, 2*streamIdle), maxForwardedBody}
+		f.req.readUntil(time.Time{})
+		f.req.writeUntil(time.Time{})
+	}
 	return nil
 }
 

@@ -54,6 +54,8 @@ type request struct {
 
 	acknowledged bool // the handler has done what API.acknowledge does
 
+	leave func() // ends what the handler has begun, after the response; nil for nothing
+
 	body    *bytes.Buffer // from API.buffer, returned by release
 	unread  bool          // the body has not been read completely
 	started bool          // part of the body was read
@@ -260,8 +262,11 @@ func (req *request) writeUntil(t time.Time) {
 	_ = http.NewResponseController(req.w).SetWriteDeadline(t)
 }
 
-// release returns the buffer of the request.
+// release returns the buffer of the request, and calls leave.
 func (req *request) release() {
+	if req.leave != nil {
+		req.leave()
+	}
 	if req.body != nil {
 		req.api.putBuffer(req.body)
 		req.body = nil

@@ -14,6 +14,9 @@ import (
 // LogPage is a page of [Events.Pull].
 type LogPage = record.LogPage
 
+// Waiter is a request that waits for events.
+type Waiter = watch.Waiter
+
 // Pull is [record.Events.Log]. With an AcknowledgeTimeout it returns only events that are in the
 // replica: for newer ones it waits like [Replica.Acknowledge].
 func (s Events) Pull(ctx context.Context, programID string, sub *webhook.Subscription, q *webhook.ListQuery) (LogPage, error) {
@@ -37,7 +40,7 @@ func (s Events) Pull(ctx context.Context, programID string, sub *webhook.Subscri
 
 // Await returns a waiter for events that [Events.Pull] would return, and for changes because of which
 // the request of a token must be checked again. The caller must call its Close.
-func (s Events) Await(programID, tokenID string, sub *webhook.Subscription, q *webhook.ListQuery) *watch.Waiter {
+func (s Events) Await(programID, tokenID string, sub *webhook.Subscription, q *webhook.ListQuery) *Waiter {
 	keys := []watch.EventKey{watch.ProgramKey(programID), watch.RecordKey(tokenID)}
 	names := q.Filters["name"]
 	switch {

@@ -414,6 +414,7 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	public := newHTTPServer(s.handler, s.cfg.RequestTimeout)
 	public.ErrorLog = errorLog
 	public.RegisterOnShutdown(s.web.EndStreams)
+	public.RegisterOnShutdown(s.api.EndWaits)
 	g.Go(func() error {
 		defer publicClosed()
 		return Serve(running, public, s.public, grace)

@@ -2,6 +2,7 @@ package watch
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"service/webhook"
 )
@@ -24,7 +25,11 @@ type Waiter struct {
 	c        chan struct{}
 	keys     []EventKey
 	watchers *Watchers
+	changed  atomic.Bool
 }
+
+// Changed reports whether a program or record of the waiter's keys may have changed since the last call.
+func (w *Waiter) Changed() bool { return w.changed.Swap(false) }
 
 // Await returns a waiter for some keys. What is committed from now on wakes it.
 func (ws *Watchers) Await(keys ...EventKey) *Waiter {
@@ -56,13 +61,16 @@ func (w *Waiter) Close() {
 	ws.waiting.Add(-1)
 }
 
-// Wake wakes the waiters for a key.
+// Wake wakes the waiters for the key of a program or a record, which has changed.
 func (ws *Watchers) Wake(key EventKey) {
 	if ws.waiting.Load() == 0 {
 		return
 	}
 	ws.waitMu.Lock()
 	defer ws.waitMu.Unlock()
+	for _, w := range ws.waiters[key] {
+		w.changed.Store(true)
+	}
 	ws.wake(key)
 }
 

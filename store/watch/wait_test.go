@@ -39,6 +39,9 @@ func TestAwait(t *testing.T) {
 		{"nothing", func() {}, false, false, false},
 	} {
 		step.do()
+		if got, want := all.Changed(), step.what == "the program"; got != want {
+			t.Errorf("%s: changed is %t, want %t", step.what, got, want)
+		}
 		if n, a, o := awake(named), awake(all), awake(other); n != step.named || a != step.all || o != step.other {
 			t.Errorf("%s: woke %t %t %t, want %t %t %t", step.what, n, a, o, step.named, step.all, step.other)
 		}

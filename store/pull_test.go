@@ -159,7 +159,7 @@ func TestPullAfterImport(t *testing.T) {
 	got, _, _ = pull(t, s, sub, p.id, "", late)
 	wantSeqs(t, "a cursor from after it", got, next)
 	if n := count(t, s, "SELECT count(*) FROM log_epochs WHERE program_id = ?", p.id); n != 2 {
-		t.Errorf("the log has %d epochs, want that of the fixture and one more", n)
+		t.Errorf("got %d epochs, want that of the fixture and one more", n)
 	}
 	program(t, s, "p")
 	_, err = s.Events().Pull(t.Context(), "p", nil, withCursor(query(t, webhook.EventLog, "sort=received_at"), mid))

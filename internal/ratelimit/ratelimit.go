@@ -138,3 +138,10 @@ func (s *Slots[K]) Leave(key K) {
 		delete(s.open, key)
 	}
 }
+
+// Count returns how many are counted for a key.
+func (s *Slots[K]) Count(key K) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open[key]
+}

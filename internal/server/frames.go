@@ -24,13 +24,16 @@ const (
 
 // The types and flags of frames (RFC 9113, section 6).
 const (
-	frameHeaderSize = 9
-	frameData       = 0
-	frameHeaders    = 1
-	frameGoAway     = 7
-	frameUnknown    = 0xff // that every client ignores
-	flagPadded      = 0x8
-	maxPadding      = 256 // bytes, with its length
+	frameHeaderSize   = 9
+	frameData         = 0
+	frameHeaders      = 1
+	frameSettings     = 4
+	framePing         = 6
+	frameGoAway       = 7
+	frameWindowUpdate = 8
+	frameUnknown      = 0xff // that every client ignores
+	flagPadded        = 0x8
+	maxPadding        = 256 // bytes, with its length
 
 	enhanceYourCalm = 0xb // error code
 )
@@ -136,6 +139,7 @@ type frameConn struct {
 	forgivenAt time.Time // when left was last increased by time
 	lastStream uint32    // of the client
 	exhausted  bool
+	leaving    bool // sayGoAway has set the last deadline for writing
 }
 
 var errTooManyFrames = errors.New("http2: too many control frames")
@@ -192,6 +196,17 @@ func (c *frameConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// SetWriteDeadline does nothing once the connection ends: the server clears its own deadline after a
+// write, which would let the last one wait for a client that does not read.
+func (c *frameConn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leaving {
+		return nil
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
 // Close closes the connection.
 func (c *frameConn) Close() error { return c.close() }
 
@@ -214,11 +229,14 @@ func (c *frameConn) spend(cost int, lastStream uint32) bool {
 func (c *frameConn) sayGoAway() {
 	c.mu.Lock()
 	exhausted, lastStream := c.exhausted, c.lastStream
+	if exhausted {
+		c.leaving = true
+		c.Conn.SetWriteDeadline(time.Now().Add(time.Second)) // it may not read
+	}
 	c.mu.Unlock()
 	if !exhausted {
 		return
 	}
-	c.SetWriteDeadline(time.Now().Add(time.Second)) // it may not read
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if c.broken {
@@ -247,15 +265,27 @@ type frameScanner struct {
 // rest returns bytes that end the frame in which the stream is: the server may have been stopped
 // between two writes of one.
 func (s *frameScanner) rest() []byte {
+	h, left := s.header, s.skip
+	if s.have > 0 {
+		clear(h[s.have:])
+		if s.have <= 3 {
+			h[3] = frameUnknown
+		}
+		switch h[3] {
+		case frameSettings, framePing, frameGoAway, frameWindowUpdate:
+		default:
+			h[8] |= 1 // of the connection, stream 0, it would be an error
+		}
+		left = int(binary.BigEndian.Uint32(h[:]) >> 8)
+	}
+	payload := make([]byte, left)
+	if left > 0 && h[3] == frameWindowUpdate {
+		payload[left-1] = 1 // an update by 0 would be an error
+	}
 	if s.have == 0 {
-		return make([]byte, s.skip)
+		return payload
 	}
-	h := s.header
-	clear(h[s.have:])
-	if s.have <= 3 {
-		h[3] = frameUnknown
-	}
-	return append(h[s.have:], make([]byte, binary.BigEndian.Uint32(h[:])>>8)...)
+	return append(h[s.have:], payload...)
 }
 
 // scan calls found for each header that ends in p, the next bytes of the stream.

@@ -172,32 +172,56 @@ func TestFrameFloods(t *testing.T) {
 
 // A client learns why the connection ends, wherever in a frame the server was.
 func TestGoAwayWithinFrame(t *testing.T) {
-	ping := []byte{0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}
-	for cut := range len(ping) + 1 {
-		synctest.Test(t, func(t *testing.T) {
-			client, server := net.Pipe()
-			c := newFrameConn(server, nil)
-			c.exhausted = true
-			go func() {
-				c.Write(ping[:cut])
-				c.Close()
-			}()
-			f := http2.NewFramer(client, client)
-			for {
-				frame, err := f.ReadFrame()
-				if err != nil {
-					t.Fatalf("after %d bytes of a frame: got no GOAWAY, %v", cut, err)
-				}
-				if frame, ok := frame.(*http2.GoAwayFrame); ok {
-					if frame.ErrCode != http2.ErrCodeEnhanceYourCalm {
-						t.Errorf("after %d bytes of a frame: got %v", cut, frame.ErrCode)
+	for name, sent := range map[string][]byte{
+		"PING":          {0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8},
+		"RST_STREAM":    {0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 1},
+		"WINDOW_UPDATE": {0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0},
+		"DATA":          {0, 0, 2, 0, 1, 0, 0, 0, 1, 'o', 'k'},
+	} {
+		for cut := range len(sent) + 1 {
+			synctest.Test(t, func(t *testing.T) {
+				client, server := net.Pipe()
+				c := newFrameConn(server, nil)
+				c.exhausted = true
+				go func() {
+					c.Write(sent[:cut])
+					c.Close()
+				}()
+				defer client.Close()
+				f := http2.NewFramer(client, client)
+				for {
+					frame, err := f.ReadFrame()
+					if err != nil {
+						t.Errorf("after %d bytes of a %s: got no GOAWAY, %v", cut, name, err)
+						return
 					}
-					break
+					if frame, ok := frame.(*http2.GoAwayFrame); ok {
+						if frame.ErrCode != http2.ErrCodeEnhanceYourCalm {
+							t.Errorf("after %d bytes of a %s: got %v", cut, name, frame.ErrCode)
+						}
+						return
+					}
 				}
-			}
-			client.Close()
-		})
+			})
+		}
 	}
+}
+
+// The last write ends although the client does not read, and the server clears its deadline.
+func TestGoAwayUnread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer client.Close()
+		c := newFrameConn(server, nil)
+		c.exhausted = true
+		ended := make(chan error)
+		go func() { ended <- c.Close() }()
+		synctest.Wait() // it writes
+		c.SetWriteDeadline(time.Time{})
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func post(f *frameClient) error {

@@ -40,7 +40,10 @@ func TestVerifiedReplica(t *testing.T) {
 		t.Fatalf("got no snapshot: %v", err)
 	}
 	content := slices.Clone(harness.Read(t, snapshot))
-	content[len(content)/2] ^= 1
+	// One bit could be of a compressed byte that has several values with the same meaning.
+	for i := range content[len(content)/2:][:64] {
+		content[len(content)/2+i] ^= 0xff
+	}
 	overwrite(t, snapshot, content)
 	harness.WaitFor(t, "the damage to be found and replaced", func() bool {
 		damaged := metric(t, in, "webhooks_replica_damaged_timestamp_seconds")

@@ -55,7 +55,7 @@ func startReplicated(t *testing.T, timeout time.Duration) *replicatedService {
 	return r
 }
 
-// await waits until all is in the replica.
+// await waits until the replica contains everything.
 func (s *replicatedService) await() {
 	s.t.Helper()
 	for n := 0; s.store.Replica().Acknowledge(s.t.Context()) != nil; n++ {
@@ -81,8 +81,8 @@ func (s *replicatedService) mend() {
 	s.await()
 }
 
-// A record that the replica does not have is not acknowledged and not lost: the same
-// request succeeds when the replica is reachable again, and takes effect once.
+// A record that is missing in the replica is neither acknowledged nor lost: the same request
+// succeeds once the replica is reachable again, and takes effect once.
 func TestAcknowledge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startReplicated(t, 300*time.Millisecond)
@@ -96,7 +96,7 @@ func TestAcknowledge(t *testing.T) {
 		wantStatus(t, "what writes nothing", s.send("POST", "/v2/events", line(1000)), 201)
 
 		s.cut()
-		for range 2 { // the second finds it stored
+		for range 2 { // the second request finds the record stored
 			r := post()
 			wantStatus(t, "an event", r, 503)
 			if r.header.Get("Retry-After") == "" || !strings.Contains(r.body, "stored on this host") || !strings.Contains(r.body, "same event id") ||
@@ -139,7 +139,7 @@ func TestAcknowledge(t *testing.T) {
 	})
 }
 
-// The response to a stream counts only the lines that the replica has.
+// The response to a stream counts only the lines that are in the replica.
 func TestAcknowledgeStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Long enough for an upload on a busy machine: a stream ends when one takes longer.

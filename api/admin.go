@@ -5,8 +5,8 @@ import (
 	"service/webhook"
 )
 
-// AdminRequest has the email address of an admin, the role of a new one, and the hash of a new
-// password if there is one.
+// AdminRequest names an admin by email address. Role applies to a new admin only, and a missing
+// password hash keeps the password.
 type AdminRequest struct {
 	Email string               `json:"email"`
 	Role  webhook.Role         `json:"role,omitempty"`
@@ -15,7 +15,7 @@ type AdminRequest struct {
 	RemovePasskeys bool `json:"remove_passkeys,omitempty"` // with a new password
 }
 
-// PasswordReset is what a new password has changed.
+// PasswordReset is the result of setting a new password.
 type PasswordReset struct {
 	Sessions        int `json:"sessions"`         // that ended
 	RemovedPasskeys int `json:"removed_passkeys"` // of the admin
@@ -85,7 +85,7 @@ func (h ownerHandlers) removeAdmin(req *request, in *AdminRequest) (answer, erro
 	})
 }
 
-// endSessions ends the sessions of one admin, or of all if there is no email address. It returns
+// endSessions ends the sessions of one admin, or all sessions without an email address, and returns
 // their number.
 func (h ownerHandlers) endSessions(req *request, in *AdminRequest) (answer, error) {
 	all, err := h.api.store.Admins().List(req.ctx)

@@ -32,7 +32,7 @@ func listAnswer[T, R any](page []T, record func(*T) R, meta any, err error) (ans
 	return answer{data: recordsOf(page, record), meta: meta}, err
 }
 
-// recordsOf returns the records of all, which are never nil.
+// recordsOf returns the records of all; the result is never nil.
 func recordsOf[T, R any](all []T, record func(*T) R) []R {
 	records := make([]R, len(all))
 	for i := range all {
@@ -44,8 +44,8 @@ func recordsOf[T, R any](all []T, record func(*T) R) []R {
 // appender is a record that renders its own JSON.
 type appender interface{ appendJSON(dst []byte) []byte }
 
-// write writes the response, and returns its status and the size of its body. No
-// other function writes one, except [API.stream] and [API.sendEvents].
+// write writes the response, and returns its status and the size of its body. Only [API.stream] and
+// [API.sendEvents] write responses too.
 func (a *API) write(req *request, ans answer, err error) (status, size int) {
 	if err == nil && ans.stream != nil {
 		a.stream(req, ans.stream)
@@ -123,7 +123,7 @@ func (a *API) write(req *request, ans answer, err error) (status, size int) {
 	if req.http.Method == http.MethodHead || ans.status == http.StatusNotModified {
 		return ans.status, 0
 	}
-	n, _ := req.w.Write(content) // a client that has gone away does not get it
+	n, _ := req.w.Write(content) // the client may have disconnected
 	return ans.status, n
 }
 
@@ -194,7 +194,7 @@ func render(b *bytes.Buffer, v any) error {
 	if err := encoder.Encode(v); err != nil {
 		return err
 	}
-	b.Truncate(b.Len() - 1) // Encode ends the line
+	b.Truncate(b.Len() - 1) // Encode ends with a line feed
 	return nil
 }
 

@@ -9,7 +9,7 @@
 //   - tokens, credentials and query values are never logged
 //
 // Handlers return an answer or an error, and only [API.write] writes a response.
-// routes.go has the routes, error.go the mapping of errors to statuses, and
+// routes.go lists the routes, error.go the mapping of errors to statuses, and
 // request.go the order of checks.
 package api
 
@@ -36,12 +36,12 @@ type Config struct {
 	// served.
 	Store *store.Store
 
-	// Catalog has the event types that can be published and subscribed to.
+	// Catalog contains the event types that can be published and subscribed to.
 	// Required.
 	Catalog *webhook.Catalog
 
 	// Rules are the operator's rules for subscriptions. If its Catalog is nil,
-	// the one above is used.
+	// the Catalog of this Config is used.
 	Rules webhook.SubscriptionRules
 
 	// Metrics is the registry that /metrics exports. The API adds its own
@@ -53,8 +53,8 @@ type Config struct {
 	Logger *slog.Logger
 
 	// Ready returns an error if the rest of the process is not ready; the store
-	// is checked separately. It must be quick. /readyz shows the error without
-	// asking for a token, so it must not contain anything confidential. Nil is
+	// is checked separately. It must return quickly. /readyz shows the error without a token, so
+	// the error must not contain anything confidential. Nil is
 	// always ready.
 	Ready func() error
 
@@ -84,10 +84,9 @@ type Config struct {
 	// Receiving has settings that the reference and the guide for receivers show. Its BaseURL is not used.
 	Receiving webhook.Receiving
 
-	// RequestTimeout bounds a request: 504 when its work takes longer, 408 when
-	// its body takes longer to arrive. For a stream of events
-	// (application/x-ndjson), whose duration is not bounded, it bounds the
-	// silence between two reads and the work on each chunk. 0 is
+	// RequestTimeout bounds a request: 504 when its work takes longer, 408 when its body takes
+	// longer to arrive. A stream of events (application/x-ndjson) may take any time; for it,
+	// RequestTimeout bounds the silence between two reads and the work on each chunk. 0 is
 	// DefaultRequestTimeout.
 	RequestTimeout time.Duration
 }
@@ -98,9 +97,8 @@ const DefaultRequestTimeout = 30 * time.Second
 // DefaultBatchSize is the default of Config.BatchSize.
 const DefaultBatchSize = 100
 
-// API serves every request. Its methods do what all routes share: authentication,
-// limits, responses and logging. What a route does is a method of the handlers of
-// its noun, such as subscriptionHandlers.
+// API serves every request. Its methods do what all routes share: authentication, limits, responses
+// and logging. Each noun's handlers, such as subscriptionHandlers, serve its routes.
 type API struct {
 	store             *store.Store
 	catalog           *webhook.Catalog
@@ -146,8 +144,8 @@ func New(cfg Config) *API {
 	return a
 }
 
-// Insecure rejects a request that came over plain HTTP. It does not look at the token,
-// which others may have read.
+// Insecure rejects a request that came over plain HTTP. It ignores the token, which others may have
+// read.
 func (a *API) Insecure(w http.ResponseWriter, r *http.Request) {
 	a.Refuse(w, r, webhook.NewError(webhook.CodeForbidden,
 		"This is plain HTTP, which others can read. Use https://, and revoke a token that was sent in this way."))
@@ -158,8 +156,8 @@ func (a *API) Refuse(w http.ResponseWriter, r *http.Request, e *webhook.Error) {
 	a.serve(refusal(e), w, r, nil)
 }
 
-// Run keeps the documents that contain the catalog rendered, so that no client waits for them,
-// until ctx ends. An API serves without it too.
+// Run renders the documents that contain the catalog in advance, so that no client waits for them,
+// until ctx ends. Run is optional.
 func (a *API) Run(ctx context.Context) error {
 	a.documents.run(ctx)
 	return nil
@@ -248,8 +246,8 @@ func (a *API) respond(req *request) (status, size int) {
 	return a.write(req, ans, a.acknowledge(req, err))
 }
 
-// logRequest logs a request. Of what the client sent it contains only the method, whose
-// characters net/http has checked, and what the detail of a 400 quotes.
+// logRequest logs a request. From the client's input it logs only the method, whose characters
+// net/http has checked, and what the detail of a 400 quotes.
 func (a *API) logRequest(req *request, status, size int, took time.Duration) {
 	level := slog.LevelInfo
 	if req.route.quiet {

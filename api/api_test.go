@@ -32,13 +32,13 @@ type service struct {
 	platform   string // a platform token
 	log        *logBuffer
 	contract   *contractChecker
-	health     webhook.HealthPolicy // of what is recorded
+	health     webhook.HealthPolicy // for recording attempts
 }
 
 // loadCatalog returns a catalog that all tests share and none may change.
 var loadCatalog = sync.OnceValues(func() (*webhook.Catalog, error) { return webhook.LoadCatalog() })
 
-// start returns a service. change may alter its configuration.
+// start returns a service. Each change may alter its configuration.
 func start(t testing.TB, change ...func(*Config)) *service {
 	t.Helper()
 	return startStore(t, store.Config{}, change...)
@@ -100,7 +100,7 @@ func (s *service) newToken(program, user string, scopes ...webhook.Scope) string
 	return secret
 }
 
-// logBuffer is a log that a test can read.
+// logBuffer is a log that tests can read.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -125,8 +125,8 @@ type response struct {
 	body   string
 }
 
-// send makes a request with the service's token, JSON unless the headers say
-// otherwise; headers are pairs, "" removes one.
+// send makes a request with the service's token, as JSON unless the headers say otherwise. headers
+// are pairs; the value "" removes a header.
 func (s *service) send(method, target, body string, headers ...string) response {
 	s.t.Helper()
 	var in io.Reader
@@ -325,7 +325,7 @@ func (s *service) publishOne() string {
 
 const contentUpdated = `{"name":"content_updated","version":"1","content_id":7}`
 
-// deliver plays the dispatcher: it records an attempt for every pending delivery, with
+// deliver simulates the dispatcher: it records an attempt for every pending delivery, with
 // the given status or error code.
 func (s *service) deliver(status int, code webhook.ErrorCode) {
 	s.t.Helper()
@@ -374,7 +374,7 @@ func (s *service) record(c *store.Claim, status int, code webhook.ErrorCode) {
 	}
 }
 
-// answerPing plays the dispatcher for the next ping that is queued, and returns a
+// answerPing simulates the dispatcher for the next ping that is queued, and returns a
 // function that waits until its attempt is recorded.
 func (s *service) answerPing(status int, code webhook.ErrorCode) (wait func()) {
 	watcher := s.store.Watch()

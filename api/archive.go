@@ -17,8 +17,8 @@ type source interface {
 	Close() error
 }
 
-// sent records an action in the audit log, because a source contains all data, and returns the
-// response that sends it.
+// sent returns the response that sends the source. It records the action in the audit log, because
+// a source contains all data.
 func (h ownerHandlers) sent(req *request, s source, action webhook.Action, programID, detail string) (answer, error) {
 	if err := h.record(req, action, programID, detail); err != nil {
 		return answer{}, errors.Join(err, s.Close())
@@ -39,7 +39,7 @@ func (h ownerHandlers) backup(req *request, in *archive.Request) (answer, error)
 	return h.sent(req, s, webhook.ActionBackupCreate, "", detail)
 }
 
-// ExportSpace is how many bytes an export of a program needs at most, and how many are free.
+// ExportSpace is the maximum size of a program's export, and the free disk space, in bytes.
 type ExportSpace struct {
 	Need int64 `json:"need"`
 	Free int64 `json:"free"`
@@ -62,9 +62,9 @@ func (h ownerHandlers) exportProgram(req *request, in *archive.ProgramRequest) (
 	return h.sent(req, s, webhook.ActionProgramExport, in.ProgramID, "")
 }
 
-// importProgram imports a program from the output of [archive.ProgramSource.Send]. It refuses
-// everything that it can before it adds anything. Without a server, the next start records
-// attempts that were in flight as interrupted.
+// importProgram imports a program from the output of [archive.ProgramSource.Send]. It validates as
+// much as possible before it adds anything. Without a server, the next start records attempts that
+// were in flight as interrupted.
 func (h ownerHandlers) importProgram(req *request) (ans answer, err error) {
 	began, st := time.Now(), h.api.store
 	if h.Retry == nil { // remove what an interrupted import left

@@ -2,8 +2,8 @@ package api
 
 import "service/webhook"
 
-// attemptRecord is an attempt in the API. Of the receiver's response it has only the
-// status; the rest is for admins.
+// attemptRecord is an attempt in the API. It contains only the status of the receiver's response;
+// the rest is for admins.
 type attemptRecord struct {
 	Number         int            `json:"number"`
 	URL            *string        `json:"url"`

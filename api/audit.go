@@ -15,7 +15,7 @@ func (h auditHandlers) list(req *request) (answer, error) {
 	return listAnswer(entries, webhook.NewAuditRecord, newFeedMeta(&req.query, next), err)
 }
 
-// exportAudit is audit with an entry that records the export, and is the last or one of the last.
+// exportAudit is audit, preceded by an entry that records the export.
 func (h ownerHandlers) exportAudit(req *request) (answer, error) {
 	if err := h.record(req, webhook.ActionAuditExport, "", "all, as NDJSON"); err != nil {
 		return answer{}, err

@@ -9,9 +9,9 @@ import (
 	"service/webhook"
 )
 
-// auditCases has the entry of the audit log that each route leaves when it succeeds: its action
-// and the subject, none for a route that changes nothing but deliveries of pings and tests, or
-// publishes events. A new route needs a line.
+// auditCases maps each route to its audit entry on success: the action and the subject. It is empty
+// for a route that changes nothing but deliveries of pings and tests, or publishes events. A new
+// route needs a line.
 var auditCases = map[string]struct {
 	action  webhook.Action
 	subject func(ids, response) string
@@ -56,8 +56,8 @@ func idOf(r response) string {
 }
 
 // TestAuditMatrix checks that every route that changes something leaves exactly its entry in the
-// audit log, for the token of a program and a platform token, and that no other route, no
-// refused request and no repeated one leaves any.
+// audit log, for a program token and a platform token, and that no other route, no refused request
+// and no repeated request leaves any.
 func TestAuditMatrix(t *testing.T) {
 	// The routes that change nothing share a service for each kind of token.
 	shared, sharedPlatform := start(t), start(t)
@@ -91,7 +91,7 @@ func TestAuditMatrix(t *testing.T) {
 	}
 }
 
-// auditMatrix calls a route with a token.
+// auditMatrix calls a route with a token and compares the audit log.
 type auditMatrix struct {
 	*service
 	rt      *route
@@ -183,8 +183,8 @@ func (m *auditMatrix) check(i ids) {
 	}
 }
 
-// refuse sends requests to the route that are refused: for what does not exist, with a failed
-// precondition, and with an unknown token.
+// refuse sends requests that the route refuses: for missing records, with a failed precondition,
+// and with an unknown token.
 func (m *auditMatrix) refuse(i ids, name, body string) {
 	m.t.Helper()
 	rt := m.rt
@@ -215,7 +215,7 @@ func (m *auditMatrix) tokenID() string {
 	return data[identified](m.t, m.send("GET", "/v2/token", "")).ID
 }
 
-// prepare makes the records such that the route succeeds, and returns the body.
+// prepare creates what the route needs to succeed, and returns the request body.
 func (m *auditMatrix) prepare(i *ids, name string) string {
 	m.t.Helper()
 	pending := func() {

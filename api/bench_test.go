@@ -32,8 +32,8 @@ type body struct{ bytes.Reader }
 
 func (*body) Close() error { return nil }
 
-// BenchmarkPublish is the rate of acknowledged publishes of one event through
-// the handler: each is on disk (fsynced) when it counts.
+// BenchmarkPublish measures the rate of acknowledged publishes of one event through the handler:
+// each is on disk (fsynced) when it counts.
 func BenchmarkPublish(b *testing.B) {
 	for _, bench := range []struct {
 		name       string

@@ -90,8 +90,8 @@ func tooLarge() error {
 	return webhook.NewError(webhook.CodeTooLarge, fmt.Sprintf("The body is larger than %d bytes.", webhook.MaxBodyBytes))
 }
 
-// bodyRead records that the body has been read completely, and removes the read
-// deadline, which must not end the work on the request.
+// bodyRead records that the body was read completely, and removes the read deadline, which must not
+// end the work on the request.
 func (req *request) bodyRead() {
 	req.unread = false
 	req.readUntil(time.Time{})
@@ -107,8 +107,8 @@ const (
 	maxDiscardTime = 2 * time.Second
 )
 
-// leaveBody prepares a response that is sent before the end of the body. It
-// neither waits for the rest nor keeps the connection for a long one.
+// leaveBody prepares a response that is sent before the end of the body. It does not wait for the
+// rest, and closes the connection after a long body.
 func (req *request) leaveBody(header http.Header) {
 	if !req.unread {
 		return
@@ -140,7 +140,7 @@ func (req *request) discardBody() {
 	_, _ = io.CopyN(io.Discard, req.http.Body, maxDiscarded)
 }
 
-// readOptionalJSON returns the JSON body of a request, {} if it has none.
+// readOptionalJSON returns the JSON body of a request, or {} if the body is empty.
 func (req *request) readOptionalJSON() ([]byte, error) {
 	body, err := req.readBody()
 	if err != nil {

@@ -13,10 +13,11 @@ import (
 	"service/test/harness"
 )
 
-// Of a program that makes too many requests, a third dry run and the lists beyond those that may
-// wait are rejected at once. Its other reads do not wait for them.
+// A program that makes too many requests gets an error at once for a third dry run and for lists
+// beyond those that may wait. Its other reads do not wait for them.
 func TestBusyProgram(t *testing.T) {
-	// A program has two connections for lists then, and both dry runs can be seen to count.
+	// With four threads a program has two connections for lists, and both dry runs can be seen to
+	// count.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	var slow atomic.Bool
 	release, counting := make(chan struct{}), make(chan struct{}, 2)

@@ -109,8 +109,8 @@ func (l *tagList) has(tag string, weakly bool) bool {
 	return false
 }
 
-// read reports whether the client of a GET already has the record with this tag. The
-// error is that of a precondition that is not met.
+// read reports whether the client of a GET already has the record with this tag. It returns an
+// error if a precondition is not met.
 func (c conditions) read(tag string) (unchanged bool, err error) {
 	if c.match != nil && !c.match.has(tag, false) {
 		return false, changed("If-Match")
@@ -176,7 +176,7 @@ func (c conditions) exists(exists bool) error {
 	return nil
 }
 
-// changed returns the 412 for a precondition that is not met.
+// changed returns the 412 for a failed precondition.
 func changed(header string) error {
 	if header == "If-None-Match" {
 		return webhook.NewError(webhook.CodePrecondition, "The record matches If-None-Match. Nothing was changed.")

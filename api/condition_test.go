@@ -52,8 +52,8 @@ func FuzzTagLists(f *testing.F) {
 	})
 }
 
-// Every single record, and the list of event types, has its own strong ETag, with GET and
-// HEAD, that works with If-None-Match.
+// Every single record, and the list of event types, has its own strong ETag that works with
+// If-None-Match, for GET and HEAD.
 func TestSingleRecordsHaveTags(t *testing.T) {
 	s := start(t)
 	i := s.records()

@@ -80,8 +80,8 @@ func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	return r
 }
 
-// cancel ends a delivery that waits for an attempt. The store returns a conflict if it is
-// in flight or completed.
+// cancel ends a delivery that is waiting for an attempt. The store returns a conflict if the
+// delivery is in flight or completed.
 func (h deliveryHandlers) cancel(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
@@ -97,8 +97,8 @@ func (h deliveryHandlers) cancel(req *request) (answer, error) {
 	return answer{data: newWholeDeliveryRecord(&d)}, err
 }
 
-// redeliver creates a new delivery with the same events. It is a creation, so it accepts
-// an Idempotency-Key.
+// redeliver creates a new delivery with the same events. As a creation it accepts an
+// Idempotency-Key.
 func (h deliveryHandlers) redeliver(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err

@@ -22,8 +22,8 @@ import (
 )
 
 // documents are the responses that contain the whole catalog. They are rendered when the catalog
-// changes. What was rendered of an event type is kept until that changes, so that a change costs
-// little more than the copy of the rest.
+// changes. The rendering of each event type is kept until that type changes, so a change costs
+// little more than copying the rest.
 type documents struct {
 	catalog  *webhook.Catalog
 	settings settings
@@ -45,8 +45,8 @@ type rendering struct {
 	pages map[string]*file // of the reference, by path, with documents.fixed
 }
 
-// renderDelay is how long after the start and after a change the documents are rendered, if no
-// client asks for them before: once for many changes in a row.
+// renderDelay is the time from the start or a change to the rendering of the documents, unless a
+// client asks for them sooner. Many changes in a row are rendered once.
 const renderDelay = time.Second
 
 func newDocuments(catalog *webhook.Catalog, s settings) *documents {
@@ -92,15 +92,15 @@ func (d *documents) run(ctx context.Context) {
 	}
 }
 
-// get returns the documents for the current catalog. It renders those that run has not rendered
-// yet. Concurrent callers wait for one that renders.
+// get returns the documents for the current catalog, and renders them if run has not yet done so.
+// Concurrent callers wait for a single rendering.
 func (d *documents) get() *rendering {
 	if r := d.current.Load(); r != nil && r.version == d.catalog.Version() {
 		return r
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	version := d.catalog.Version() // a change while it renders increases it, so the next call renders again
+	version := d.catalog.Version() // a change during the rendering increases it, so the next call renders again
 	if r := d.current.Load(); r != nil && r.version == version {
 		return r
 	}
@@ -123,7 +123,7 @@ func (d *documents) get() *rendering {
 	return r
 }
 
-// parts returns what was rendered of each event type, in the order of the catalog.
+// parts returns the rendering of each event type, in the order of the catalog.
 func (d *documents) parts() []*renderedType {
 	types := d.catalog.Types()
 	names := eventSchemaNames(types)
@@ -149,16 +149,16 @@ func (d *documents) parts() []*renderedType {
 	return parts
 }
 
-// renderedType is what the documents contain of an event type.
+// renderedType is an event type's part of the documents.
 type renderedType struct {
 	of       *webhook.EventType
 	schema   string                   // the name of its schema in the OpenAPI document
-	schemas  members[json.RawMessage] // that one, and those of its definitions
+	schemas  members[json.RawMessage] // of the event type and of its definitions
 	record   []byte                   // its record, as JSON
 	html     []byte                   // its part of the reference page
 	text     []byte                   // its part of the page as Markdown
 	variants string                   // the digest of its variants, "" for none
-	sameAs   string                   // the event type that shows the same variants, "" if html does
+	sameAs   string                   // the event type that shows the same variants, "" if html shows them
 }
 
 // eventTypeList returns the response of the list of event types.
@@ -170,7 +170,7 @@ func eventTypeList(parts []*renderedType) []byte {
 	return append(appendArray([]byte(`{"data":`), records), "}\n"...)
 }
 
-// documentBase is what does not depend on the catalog.
+// documentBase is the part of the documents that does not depend on the catalog.
 type documentBase struct {
 	document, components, schemas members[json.RawMessage] // each without the next one
 	event                         json.RawMessage          // the description of DeliveredEvent
@@ -189,7 +189,7 @@ func newFrame(page []byte) frame {
 	return frame{head, tail}
 }
 
-// join returns the page with the event types, each as of returns it.
+// join returns the page with its event types, each rendered by of.
 func (f frame) join(parts []*renderedType, of func(*renderedType) []byte) []byte {
 	size := len(f.head) + len(f.tail)
 	for _, part := range parts {
@@ -202,7 +202,7 @@ func (f frame) join(parts []*renderedType, of func(*renderedType) []byte) []byte
 	return append(page, f.tail...)
 }
 
-// newDocumentBase reads openapi.yaml. It panics if that is invalid, which every test would
+// newDocumentBase reads openapi.yaml. It panics if the file is invalid, which every test would
 // detect.
 func newDocumentBase(s settings) *documentBase {
 	var root yaml.Node
@@ -263,7 +263,8 @@ var (
 	textLink = regexp.MustCompile(`\]\(#([^)]+)\)`)
 )
 
-// pageWith returns the path of the page with an id; here is that of the page with the link.
+// pageWith returns the path of the page that contains an ID; here is the path of the page with the
+// link.
 func (b *documentBase) pageWith(id, here string) string {
 	page := b.ids[id]
 	if page == "" && strings.HasPrefix(id, "event-") {
@@ -305,12 +306,12 @@ func (b *documentBase) execute(name string, data any) []byte {
 	return bytes.TrimSpace(text.Bytes()) // the definitions before it leave empty lines
 }
 
-// eventType renders an event type. Its variants are left out if those of sameAs are equal.
+// eventType renders an event type. It omits variants that equal those of sameAs.
 func (b *documentBase) eventType(t *webhook.EventType, schema, sameAs string) *renderedType {
 	part := &renderedType{of: t, schema: schema, schemas: eventSchemas(schema, t.Schema), sameAs: sameAs}
 	var record bytes.Buffer
 	if err := render(&record, newEventTypeRecord(t)); err != nil {
-		panic(fmt.Errorf("event type %s: %w", t.Name, err)) // its texts are valid JSON
+		panic(fmt.Errorf("event type %s: %w", t.Name, err)) // an event type's texts are valid JSON
 	}
 	part.record = record.Bytes()
 	page := &referencePage{maxRows: maxEventRows}
@@ -331,8 +332,8 @@ func (b *documentBase) eventType(t *webhook.EventType, schema, sameAs string) *r
 	return part
 }
 
-// contract returns the OpenAPI document with the schemas of event types, and DeliveredEvent as one
-// of them.
+// contract returns the OpenAPI document with the schemas of the event types. DeliveredEvent is any
+// one of them.
 func (b *documentBase) contract(parts []*renderedType) []byte {
 	schemas := slices.Clone(b.schemas)
 	var variants []json.RawMessage
@@ -366,7 +367,7 @@ func (h documentHandlers) page(r *request) (answer, error) {
 	return h.api.documents.get().pages[r.route.pattern].answer()
 }
 
-// file is a response that is rendered in advance. Its content must not be changed.
+// file is a response that is rendered in advance. Callers must not change its content.
 type file struct {
 	contentType string
 	policy      string // Content-Security-Policy, or "" for none

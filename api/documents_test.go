@@ -23,7 +23,7 @@ func newOwnType(t *testing.T, name, carrier string) *webhook.EventType {
 	return et
 }
 
-// What is kept of unchanged event types makes no difference to the documents.
+// Reusing unchanged event types makes no difference to the documents.
 func TestDocumentsFollowTheCatalog(t *testing.T) {
 	all, err := loadCatalog()
 	if err != nil {
@@ -135,8 +135,8 @@ func TestReferenceIsBounded(t *testing.T) {
 	}
 }
 
-// Names that client generators cannot tell apart get a suffix, and no name has what a component
-// cannot have.
+// Names that client generators cannot tell apart get a suffix, and no name contains a character
+// that is invalid in component names.
 func TestEventSchemaNames(t *testing.T) {
 	want := map[string]string{
 		"invoice:paid":    "event_invoice-paid",

@@ -40,11 +40,12 @@ var kinds = map[webhook.Code]kind{
 // retryAfter is the Retry-After of every 503, in seconds.
 const retryAfter = "5"
 
-// retryRedelivery is the Retry-After of a 429 for too many open redeliveries, in
-// seconds. It is not known when one of them will end.
+// retryRedelivery is the Retry-After of a 429 for too many open redeliveries, in seconds. It is a
+// guess: when a redelivery ends is unknown.
 const retryRedelivery = "30"
 
-// retryDryRun is the Retry-After of a 409 for too many dry runs, in seconds: none takes longer.
+// retryDryRun is the Retry-After of a 409 for too many dry runs, in seconds. No dry run takes
+// longer.
 const retryDryRun = "2"
 
 // problem returns the error to respond with. Internal errors are logged here, once, and
@@ -71,7 +72,7 @@ func (a *API) problem(req *request, err error) *webhook.Error {
 	case errors.Is(err, context.DeadlineExceeded), ended == context.DeadlineExceeded && !errors.As(err, &p):
 		e = webhook.NewError(webhook.CodeTimeout, fmt.Sprintf("The request took longer than %s.", a.timeout))
 	case errors.Is(err, context.Canceled), ended == context.Canceled && !errors.As(err, &p):
-		// The client has gone away, or the service is shutting down.
+		// The client has disconnected, or the service is shutting down.
 		e = webhook.NewError(webhook.CodeUnavailable, "The request was cancelled.")
 	default:
 		a.logError(req, "internal error", err)

@@ -44,7 +44,7 @@ func TestEveryCodeHasAStatusAndATitle(t *testing.T) {
 	}
 }
 
-// with returns a service with another route that needs no token.
+// with returns a service with an additional route that needs no token.
 func with(t *testing.T, handle func(*request) (answer, error), change ...func(*Config)) *service {
 	t.Helper()
 	s := start(t, change...)

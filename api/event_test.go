@@ -196,14 +196,14 @@ func TestTooLargeBodies(t *testing.T) {
 		want int
 	}{{batch, 201}, {batch + " ", 413}, {batch + strings.Repeat(" ", 1<<20), 413}} {
 		wantStatus(t, fmt.Sprint(len(test.body), " bytes"), s.send("POST", "/v2/events", test.body), test.want)
-		r := httptest.NewRequest("POST", "/v2/events", io.MultiReader(strings.NewReader(test.body))) // of no known length
+		r := httptest.NewRequest("POST", "/v2/events", io.MultiReader(strings.NewReader(test.body))) // of unknown length
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Authorization", "Bearer "+s.token)
 		wantStatus(t, fmt.Sprint(len(test.body), " bytes of no known length"), s.serve(r), test.want)
 	}
 }
 
-// TestEventIDInCapitals checks that an event is found by the id as its publisher wrote it.
+// TestEventIDInCapitals checks that an event is found by the ID as its publisher wrote it.
 func TestEventIDInCapitals(t *testing.T) {
 	s := start(t)
 	const id = "A03B938A-AEAA-4FEA-A25F-6DB74DE4AD99"

@@ -47,8 +47,8 @@ func eventTypeAnswer(t *webhook.EventType) answer {
 	return answer{data: newEventTypeRecord(t), tagged: true}
 }
 
-// put creates an event type, or changes it in a way that keeps valid what is valid. The
-// catalog has it before the response is sent.
+// put creates an event type, or changes it so that valid events stay valid. The catalog contains
+// the change before the response is sent.
 func (h eventTypeHandlers) put(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
@@ -81,7 +81,7 @@ func (h eventTypeHandlers) put(req *request) (answer, error) {
 	return ans, nil
 }
 
-// delete returns the record as it was.
+// delete returns the record as it was before the deletion.
 func (h eventTypeHandlers) delete(req *request) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {

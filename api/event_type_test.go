@@ -135,7 +135,7 @@ func TestOwnEventTypesOverTheAPI(t *testing.T) {
 	}
 }
 
-// Only a platform token may change event types; the token of a program learns nothing.
+// Only a platform token may change event types; a program token learns nothing.
 func TestEventTypesNeedAPlatformToken(t *testing.T) {
 	s := start(t)
 	for _, target := range []string{"/v2/event_types/order.shipped", "/v2/event_types/content_updated"} {
@@ -166,8 +166,8 @@ func FuzzEventTypeBody(f *testing.F) {
 	})
 }
 
-// The operator may remove an event type while logs and subscriptions have it, as a file. Lists
-// can still be filtered by its name, and a subscription may keep it.
+// The operator may remove the file of an event type that logs and subscriptions still contain.
+// Lists can still be filtered by its name, and a subscription may keep it.
 func TestRemovedEventType(t *testing.T) {
 	s := start(t)
 	for _, name := range []string{"order.shipped", "order.kept", "order.lost"} {

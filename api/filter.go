@@ -9,7 +9,7 @@ import (
 
 const filterTestsPath = "/v2/webhooks/filter_tests"
 
-// filterTestRecord is what filters do with stored events.
+// filterTestRecord is the result of running filters over stored events.
 type filterTestRecord struct {
 	Events []filterTestEvent `json:"events"`
 }

@@ -26,25 +26,24 @@ import (
 )
 
 const (
-	// forwardSlack is the time that a forwarded request may take in addition to
-	// API.timeout, so that the target can respond that its own has passed.
+	// forwardSlack is the time that a forwarded request may take in addition to API.timeout, so
+	// that the target can respond that its own timeout has passed.
 	forwardSlack = 5 * time.Second
 
 	// forwardConnect is the time limit of a connection to the target, with its TLS handshake.
 	forwardConnect = 10 * time.Second
 
-	// maxForwardedBody is the largest response that is passed on, in bytes. It is more than any
-	// of the API.
+	// maxForwardedBody is the maximum size of a response body that is passed on, in bytes. No
+	// response of the API is as large.
 	maxForwardedBody = 256 << 20
 
-	// maxForwardedHeader is the largest header of a response of the target, in bytes.
+	// maxForwardedHeader is the maximum size of a target's response header, in bytes.
 	maxForwardedHeader = 64 << 10
 
-	// maxInterim is how many interim responses (1xx) of the target are ignored. The API sends
-	// none.
+	// maxInterim is how many interim responses (1xx) of the target are ignored. The API sends none.
 	maxInterim = 5
 
-	// maxForwards is how many installations may forward a request, one after the other.
+	// maxForwards is how many installations may forward a request, one after another.
 	maxForwards = 4
 
 	// viaName begins the name of an installation in the header Via.
@@ -86,8 +85,8 @@ func newForwarder() *forwarder {
 	return &forwarder{via: viaName + strings.ToLower(rand.Text()[:12]), targets: make(map[forwardTarget]*http.Transport)}
 }
 
-// transport returns the connections to an installation. It verifies the server by the
-// certificates of the move only, if there are any.
+// transport returns the connections to an installation. It verifies the server by the certificates
+// of the move, or by the system's if the move has none.
 func (f *forwarder) transport(to forwardTarget) (*http.Transport, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,10 +113,10 @@ func (f *forwarder) transport(to forwardTarget) (*http.Transport, error) {
 	return t, nil
 }
 
-// moved handles a request in a program that another installation has. Requests of the
-// program's tokens are forwarded: the target has these tokens and checks them itself. A
-// platform token is not known there, and no request is sent with more rights than its own
-// token has, so its requests are rejected with the address of the target.
+// moved handles a request in a program that has moved to another installation. Requests with the
+// program's tokens are forwarded: the target has these tokens and checks them itself. A platform
+// token is unknown there, and no request is forwarded with more rights than its own token has, so
+// requests with a platform token are rejected with the target's address.
 func (a *API) moved(req *request, move *webhook.ProgramMove) error {
 	switch {
 	case !move.Forwards:
@@ -133,7 +132,7 @@ func (a *API) moved(req *request, move *webhook.ProgramMove) error {
 	return errForwarded
 }
 
-// forward passes a request on to the installation that has its program, and the response
+// forward passes a request on to the installation that has its program, and passes the response
 // back. Besides [API.write] it is the only method that writes a response.
 func (a *API) forward(req *request) (status, size int) {
 	f := &forwardedRequest{api: a, req: req, result: forwardUnreachable, response: forwardedResponse{ResponseWriter: req.w}}
@@ -211,9 +210,9 @@ type forwardedRequest struct {
 	mu       sync.Mutex // held during each read
 	stream   bool       // of events: its duration is not bounded, each pause is
 	timeout  *time.Timer
-	begun    bool  // some of the body was read
-	complete bool  // all of it
-	ended    bool  // it must not be read any more
+	begun    bool  // part of the body was read
+	complete bool  // the whole body was read
+	ended    bool  // the body must not be read any more
 	err      error // of reading from the client, a *webhook.Error
 
 	sent, connected  atomic.Bool // the target may have received the request; there is a connection
@@ -226,7 +225,7 @@ func (f *forwardedRequest) follows() bool {
 	return list != nil && list.Follow
 }
 
-// wait returns how long the target may wait for events.
+// wait returns how long the target may wait for events, for a request that follows a log.
 func (f *forwardedRequest) wait() time.Duration {
 	if f.follows() && f.req.http.URL.Query().Has("wait") {
 		return webhook.MaxWait
@@ -279,8 +278,8 @@ func (f *forwardedRequest) Read(p []byte) (int, error) {
 // Close does nothing: the server closes the body.
 func (f *forwardedRequest) Close() error { return nil }
 
-// end ends the reading of the body. It waits for a read in progress, whose client may have
-// stopped sending, so that it has a short deadline.
+// end stops reading the body. It waits for a read in progress, and sets a short deadline for it
+// because the client may have stopped sending.
 func (f *forwardedRequest) end() {
 	f.ending.Store(true)
 	if !f.mu.TryLock() {
@@ -296,7 +295,7 @@ func (f *forwardedRequest) end() {
 // X-Forwarded-*, which the client may have forged.
 func (f *forwardedRequest) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(f.target)
-	r.Out.URL.RawQuery = r.In.URL.RawQuery // also what cannot be parsed: the target rejects it
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // including what cannot be parsed: the target rejects it
 	h := r.Out.Header
 	// Without Accept-Encoding, no proxy in between compresses the response.
 	for _, name := range []string{"Connection", "Upgrade", "Expect", "Cookie", "Accept-Encoding"} {
@@ -309,8 +308,9 @@ func (f *forwardedRequest) rewrite(r *httputil.ProxyRequest) {
 	h.Add("Via", fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, f.api.forwarder.via))
 }
 
-// accept prepares the target's response for the client. If the client failed, the target
-// has received half a request, and its response is about that: the client gets its own error.
+// accept prepares the target's response for the client. If reading from the client failed, the
+// target received half a request and its response is about that half, so the client gets its own
+// error.
 func (f *forwardedRequest) accept(resp *http.Response) error {
 	if f.mu.TryLock() { // otherwise it is being read
 		err := f.err
@@ -343,8 +343,8 @@ func (f *forwardedRequest) accept(resp *http.Response) error {
 	return nil
 }
 
-// isOfService reports whether a response can be one of the API: JSON, without a redirect, and
-// with the id of the request.
+// isOfService reports whether a response can be from the API: JSON, not a redirect, and with the ID
+// of the request.
 func isOfService(resp *http.Response) bool {
 	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	isJSON := err == nil && media == mediaJSON
@@ -361,9 +361,9 @@ func hasNoContent(status int) bool {
 	return status == http.StatusNoContent || status == http.StatusNotModified
 }
 
-// forwardedHeaders are the headers of the target that the client gets, if their value begins
-// with the prefix: those of the API. Any other, such as Set-Cookie, Refresh or Clear-Site-Data,
-// would act in the name of this installation.
+// forwardedHeaders are the target's headers that the client gets, if their value begins with the
+// prefix: the headers of the API. Any other, such as Set-Cookie, Refresh or Clear-Site-Data, would
+// act in the name of this installation.
 var forwardedHeaders = map[string]string{
 	"Allow": "", "Content-Length": "", "Etag": "", "Idempotency-Replayed": "", "Location": "/v2/", "Ratelimit": "", "Ratelimit-Policy": "",
 	"Retry-After": "", "Www-Authenticate": "Bearer ", "X-Request-Id": "",
@@ -389,16 +389,16 @@ func (f *forwardedRequest) header(resp *http.Response) http.Header {
 	return header
 }
 
-// forwardedBody is the body of a response of the target.
+// forwardedBody is the body of a target's response.
 type forwardedBody struct {
 	io.ReadCloser
 	cancel  context.CancelCauseFunc // of the request
-	silence time.Duration           // that a read may last
-	left    int64                   // bytes that may follow
+	silence time.Duration           // maximum duration of a read
+	left    int64                   // maximum number of bytes that may follow
 }
 
-// Read bounds the silence of the target. The time in which the client does not read has the
-// deadline for writing the response.
+// Read bounds the silence of the target. The time in which the client does not read is bounded by
+// the deadline for writing the response.
 func (b *forwardedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, errors.New("the response is too large")
@@ -410,11 +410,11 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// withoutTrailers is a transport whose responses have no trailers: the API sends none.
+// withoutTrailers is a transport whose responses have no trailers. The API sends none.
 type withoutTrailers struct{ next http.RoundTripper }
 
-// RoundTrip implements [http.RoundTripper]. The transport sets the trailers of its own
-// response when it has read the body.
+// RoundTrip implements [http.RoundTripper]. The transport sets a response's trailers once its body
+// has been read.
 func (t withoutTrailers) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.next.RoundTrip(r)
 	if err != nil {
@@ -439,10 +439,10 @@ func (f *forwardedRequest) leaveBody(header http.Header) {
 	f.req.leaveBody(header)
 }
 
-// fail responds to a request that the target has not responded to.
+// fail responds to a request when the target has not.
 func (f *forwardedRequest) fail(_ http.ResponseWriter, r *http.Request, err error) {
 	cause := context.Cause(r.Context())
-	f.end() // after it, the goroutine of the transport does not read any more
+	f.end() // from here on the transport's goroutine does not read
 	f.req.started, f.req.unread = f.begun, f.req.unread && !f.complete
 	switch {
 	case f.err != nil:
@@ -462,8 +462,8 @@ func (f *forwardedRequest) fail(_ http.ResponseWriter, r *http.Request, err erro
 	}
 }
 
-// unreachable responds that the target cannot be reached, or did not respond, and logs why.
-// The response has nothing about the target, whose address may be internal.
+// unreachable responds that the target cannot be reached or did not respond, and logs why. The
+// response does not describe the target, whose address may be internal.
 func (f *forwardedRequest) unreachable(err error) {
 	f.result = forwardUnreachable
 	f.api.logForward(f.req, err)
@@ -486,7 +486,7 @@ func (a *API) logForward(req *request, err error) {
 		slog.String("request_id", req.id))
 }
 
-// viaNames returns the installations that have forwarded a request.
+// viaNames returns the names of the installations that have forwarded a request.
 func viaNames(header http.Header) (names []string) {
 	for _, part := range strings.Split(strings.Join(header["Via"], ","), ",") {
 		if words := strings.Fields(part); len(words) > 1 && strings.HasPrefix(words[1], viaName) {
@@ -516,5 +516,5 @@ func (w *forwardedResponse) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap is called by [http.ResponseController].
 func (w *forwardedResponse) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -29,7 +29,7 @@ import (
 	"service/webhook"
 )
 
-// movedProgram is the program of the tests, of user ada.
+// movedProgram is the program that moves in these tests; its user is ada.
 const movedProgram = "moved-program"
 
 // installation is a service behind HTTPS that records what reaches it.
@@ -77,7 +77,7 @@ func (in *installation) move(to *installation) {
 	in.forwardTo(to.server.URL, to.ca())
 }
 
-// copyProgram gives another installation movedProgram as well.
+// copyProgram gives another installation a copy of movedProgram.
 func (in *installation) copyProgram(to *installation) {
 	t := in.t
 	t.Helper()
@@ -119,7 +119,7 @@ func (in *installation) forwardTo(url, ca string) {
 	}
 }
 
-// to0 stands for the platform token that a move has for its target. Nothing may send it.
+// to0 stands for the platform token that a move uses at its target. No request may contain it.
 const to0 = "svc_token-of-the-move"
 
 // newMove returns two installations between which movedProgram has moved.
@@ -158,7 +158,7 @@ func (in *installation) post(client *http.Client, base, media string, body io.Re
 	return resp, string(text)
 }
 
-// forwards returns how many requests had a result.
+// forwards returns how many forwarded requests had a result.
 func (in *installation) forwards(result string) int {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(in.api.metrics.forwarded[result])
@@ -169,8 +169,8 @@ func (in *installation) forwards(result string) int {
 	return int(families[0].GetMetric()[0].GetCounter().GetValue())
 }
 
-// wantLog waits for a match of a pattern in the log. A client may have a large response before the
-// handler writes its line.
+// wantLog waits for a match of a pattern in the log. A client may receive a large response before
+// the handler logs the request.
 func (in *installation) wantLog(pattern string) {
 	in.t.Helper()
 	match := regexp.MustCompile(pattern)
@@ -420,7 +420,7 @@ func TestForwardSilent(t *testing.T) {
 	})
 }
 
-// forwardFails sends a request whose target fails with a result.
+// forwardFails forwards a request, and checks that it fails with a result.
 func forwardFails(t *testing.T, old *installation, body string, want int, result string) {
 	t.Helper()
 	method := "GET"
@@ -447,7 +447,7 @@ func serviceHeader(h http.Header) {
 }
 
 // forwardOver sends a GET through an installation that forwards movedProgram to a handler. trace
-// watches the response; nil for none.
+// observes the response; nil is none.
 func forwardOver(t *testing.T, handler http.HandlerFunc,
 	trace *httptrace.ClientTrace) (old *installation, resp *http.Response, body string) {
 	t.Helper()
@@ -476,8 +476,8 @@ func forwardOver(t *testing.T, handler http.HandlerFunc,
 	return old, resp, string(text)
 }
 
-// TestForwardedHeaders has a target that sends headers which act on browsers, or name another
-// program: the client gets those of the API only. Interim responses and trailers are dropped.
+// TestForwardedHeaders has a target that sends headers which act on browsers or name another
+// program: the client gets only headers of the API. Interim responses and trailers are dropped.
 func TestForwardedHeaders(t *testing.T) {
 	interim := 0
 	trace := &httptrace.ClientTrace{Got1xxResponse: func(int, textproto.MIMEHeader) error { interim++; return nil }}
@@ -519,7 +519,7 @@ func TestForwardedHeaders(t *testing.T) {
 	}
 }
 
-// TestForwardForeign has targets whose responses are not of the API: the client gets an error of
+// TestForwardForeign has targets whose responses are not from the API: the client gets an error of
 // the old installation, and nothing of the response.
 func TestForwardForeign(t *testing.T) {
 	t.Parallel()
@@ -574,13 +574,13 @@ func TestForwardForeign(t *testing.T) {
 	}
 }
 
-// TestForwardEndless has targets whose responses do not end: the connection of the client is closed
-// after a time of silence, and after the time that a response may take.
+// TestForwardEndless has targets whose responses do not end: the client's connection is closed
+// after too long a silence, or when the response takes too long.
 func TestForwardEndless(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		every  time.Duration // between the bytes; 0 for none
-		longer time.Duration // that the client waits at most
+		longer time.Duration // the maximum additional wait of the client
 		result string
 	}{
 		{"silent", 0, DefaultRequestTimeout, forwardTimeout},
@@ -614,8 +614,8 @@ func TestForwardEndless(t *testing.T) {
 	}
 }
 
-// endless returns a handler whose responses do not end. every is the time between their bytes, 0 for
-// no more bytes.
+// endless returns a handler whose responses do not end. every is the time between their bytes; with
+// 0 no more bytes follow.
 func endless(every time.Duration) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		serviceHeader(w.Header())
@@ -758,7 +758,7 @@ func forwardEarlyResponse(t *testing.T, protocol string) {
 	if status, text := post(mediaNDJSON, body); status != 400 || !strings.Contains(text, "Line 1 of the stream") {
 		t.Errorf("stream: got %d %s", status, text)
 	}
-	// The next request of the client works, whatever became of the connection.
+	// The client's next request works, whatever happened to the connection.
 	if status, text := post(mediaJSON, strings.NewReader(eventBody)); status != 201 {
 		t.Errorf("after it: got %d %s", status, text)
 	}
@@ -790,8 +790,8 @@ func TestForwardClientStops(t *testing.T) {
 	}
 }
 
-// TestForwardClientError has a response of the target to half a request: the client gets the error
-// of its own request.
+// TestForwardClientError has a target that responds to half a request: the client gets the error of
+// its own request.
 func TestForwardClientError(t *testing.T) {
 	failed := readError(os.ErrDeadlineExceeded)
 	f := &forwardedRequest{err: failed}

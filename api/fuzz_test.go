@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// answered checks that the response is documented, is not an internal error, and has the
-// envelope if it is an error.
+// answered checks that the response is documented, is not an internal error, and, if it is an
+// error, has the envelope.
 func answered(t *testing.T, shared *service, r *http.Request) {
 	t.Helper()
 	s := *shared

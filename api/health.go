@@ -13,8 +13,7 @@ type healthRecord struct {
 	Replica *replicaRecord `json:"replica,omitempty"`
 }
 
-// replicaRecord is the state of the replica, if there is one. Readiness does not depend
-// on it.
+// replicaRecord is the state of the replica, if one is configured. Readiness does not depend on it.
 type replicaRecord struct {
 	State         string  `json:"state"`
 	LagSeconds    float64 `json:"lag_seconds"`

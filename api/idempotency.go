@@ -14,9 +14,9 @@ import (
 // idempotent makes a route accept Idempotency-Key. For webhook.IdempotencyKeptFor,
 // requests with the same key take effect once and get the same response.
 //
-// The record and the response are stored in one write (see [API.create]), so a crash
-// leaves both or neither. Keys in flight are only in memory, because this process is the
-// only writer, so a crash leaves no key locked. Errors are not stored.
+// The record and the response are stored in one write (see [API.create]), so a crash leaves both or
+// neither. Keys in flight are kept in memory only: this process is the only writer, so a crash
+// leaves no key locked. Errors are not stored.
 func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (answer, error) {
 	return func(req *request) (answer, error) {
 		values := req.http.Header[webhook.IdempotencyHeader]

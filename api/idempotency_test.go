@@ -41,7 +41,7 @@ func (s *service) created() string {
 		UpdatedAt string `json:"updated_at"`
 	}](s.t, s.send("GET", "/v2/webhooks/subscriptions", ""))
 	for _, sub := range subs {
-		tag := s.send("GET", "/v2/webhooks/subscriptions/"+sub.ID, "").header.Get("Etag") // changes with its secret too
+		tag := s.send("GET", "/v2/webhooks/subscriptions/"+sub.ID, "").header.Get("Etag") // changes with its secret as well
 		n := len(data[[]identified](s.t, s.send("GET", "/v2/webhooks/subscriptions/"+sub.ID+"/deliveries?page[size]=100", "")))
 		fmt.Fprintf(&all, "%s %s: %d deliveries\n", sub.ID, tag, n)
 	}

@@ -16,11 +16,10 @@ import (
 // rateWindow is the length of the sliding window.
 const rateWindow = time.Minute
 
-// rateLimiter allows exactly so many requests with one key, a program or a platform token, in
-// any rateWindow. Rejected requests do not count. Keys do not affect each other.
+// rateLimiter allows a fixed number of requests per key, a program or a platform token, in any
+// rateWindow. Rejected requests do not count. Keys do not affect each other.
 //
-// A key uses 8 bytes for each counted request, and nothing after it has been idle for a
-// while.
+// A key uses 8 bytes per counted request. An idle key is dropped after a while.
 type rateLimiter struct {
 	name  string    // of the quota policy
 	start time.Time // with its monotonic reading, so clock changes do not matter
@@ -46,11 +45,11 @@ type quota struct {
 	limit     int
 	ok        bool          // the request is allowed, and counts
 	remaining int           // requests that are allowed now
-	more      time.Duration // until there is one more of them; above 0
+	more      time.Duration // until one more request is allowed; above 0
 }
 
-// take counts a request with a key whose limit, at least 1, may have changed since its last
-// one. It returns a quota that is not ok if the request is rejected.
+// take counts a request with a key. Its limit must be at least 1, and may have changed since the
+// last request. The quota is not ok if the request is rejected.
 func (l *rateLimiter) take(key string, limit int) quota {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +74,7 @@ func (l *rateLimiter) take(key string, limit int) quota {
 	if q.ok {
 		r.add(now, limit)
 	}
-	// If the limit was lowered, several requests must leave the window before there is one more.
+	// If the limit was lowered, several requests must leave the window before one more is allowed.
 	q.remaining, q.more = max(0, limit-r.n), r.at(max(0, r.n-limit))+rateWindow-now
 	return q
 }
@@ -109,17 +108,17 @@ func (r *ring) add(t time.Duration, most int) {
 	r.n++
 }
 
-// authenticate finds the token of a request and the program that it acts in, and counts the
-// request against the program's limit, or the platform token's without one. It returns
-// an error if the token is missing or invalid, if a limit is exceeded, or if the token may not
-// act in the program.
+// authenticate finds the token of a request and the program that the request acts in, and counts
+// the request against the program's limit, or against the platform token's limit if no program is
+// selected. It returns an error if the token is missing or invalid, if a limit is exceeded, or if
+// the token may not act in the program.
 func (a *API) authenticate(req *request) (err error) {
 	if req.token, err = a.token(req); err != nil {
 		return a.limit(req, err)
 	}
 	selected := a.selectProgram(req)
 	if move := a.store.Programs().Move(req.program()); move != nil && selected == nil {
-		return a.moved(req, move) // limits are those of the installation that has the program
+		return a.moved(req, move) // the installation that has the program applies its limits
 	}
 	if err := a.count(req); err != nil {
 		return err
@@ -189,20 +188,20 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// maxAddresses is the number of addresses that are remembered for invalidTokenLimit.
+// maxAddresses is the maximum number of addresses for which invalidTokenLimit keeps state.
 const maxAddresses = 16 << 10
 
-// invalidTokenLimit limits addresses that send invalid access tokens. It is used only for those
+// invalidTokenLimit limits addresses that send invalid access tokens. It applies only to those
 // requests: a valid token is never rejected because of its address.
 var invalidTokenLimit = ratelimit.Limit{Name: "invalid token", Burst: 300, Interval: rateWindow / 300}
 
-// limit replaces the 401 of an invalid token with a 429 if its address has sent too
-// many. A request without a token does not count.
+// limit replaces the 401 for an invalid token with a 429 if the address has sent too many. A
+// request without a token does not count.
 func (a *API) limit(req *request, refused error) error {
 	if !isUnauthenticated(refused) || len(req.http.Header["Authorization"]) == 0 {
 		return refused
 	}
-	address, _ := netip.ParseAddrPort(req.http.RemoteAddr) // invalid addresses count as one sender
+	address, _ := netip.ParseAddrPort(req.http.RemoteAddr) // all invalid addresses share one limit
 	wait := a.invalidTokens.Allow(ratelimit.Try{Limit: invalidTokenLimit, Key: webhook.Network(address.Addr()).String()})
 	if wait == 0 {
 		return refused
@@ -219,8 +218,8 @@ func isUnauthenticated(err error) bool {
 	return errors.As(err, &e) && e.Code == webhook.CodeUnauthenticated
 }
 
-// The limits of what precedes a body, in bytes. The server's MaxHeaderBytes should be
-// well above their sum, because beyond it net/http responds without the envelope.
+// The limits of everything before the body, in bytes. The server's MaxHeaderBytes should be well
+// above their sum, because net/http responds to longer headers without the envelope.
 const (
 	maxURI    = 8 << 10
 	maxHeader = 16 << 10
@@ -251,8 +250,8 @@ func refusal(e *webhook.Error) *route {
 	}
 }
 
-// The time that a client has to read a response grows with its size, so a slow client
-// gets it and a stalled connection closes.
+// The time that a client has to read a response grows with the size of the response, so a slow
+// client gets it whole and a stalled connection is closed.
 const (
 	minWriteTimeout = 30 * time.Second
 	minWriteRate    = 32 << 10 // bytes per second

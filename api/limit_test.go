@@ -275,7 +275,7 @@ func TestInvalidTokensAreLimited(t *testing.T) {
 		wantStatus(t, "one too many of it", s.from("[2001:db8:0:1:ffff:ffff:ffff:ffff%eth0]:9", guess()), 429)
 		wantStatus(t, "the next network", s.from("[2001:db8:0:2::1]:9", guess()), 401)
 
-		// None of it counted for the program.
+		// None of these requests counted for the program.
 		if got := s.send("GET", "/v2/events", "").header.Get("RateLimit"); !strings.HasPrefix(got, `"program";r=999;`) {
 			t.Errorf("the program's state is %s, want r=999", got)
 		}
@@ -318,7 +318,7 @@ func parse(t *testing.T, raw string) response {
 	return response{resp.StatusCode, resp.Header, string(body)}
 }
 
-// A response that is not read times out; one that is read slowly does not.
+// Writing a response times out if the client does not read; a slow client gets it whole.
 func TestUnreadResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 4 << 20
@@ -342,7 +342,7 @@ func TestUnreadResponse(t *testing.T) {
 				t.Fatalf("a slow reader was cut off after %d bytes: %v", read, err)
 			}
 			read += n
-			time.Sleep(time.Second / 3) // at most 48 KiB a second
+			time.Sleep(time.Second / 3) // at most 48 KiB per second
 		}
 		if took := time.Since(begun); took < minWriteTimeout {
 			t.Errorf("the slow reader took only %s", took)

@@ -24,10 +24,10 @@ const metricsPath = "/metrics"
 // metricsType is the Prometheus text format.
 const metricsType = "text/plain; version=0.0.4; charset=utf-8"
 
-// metrics returns the metrics of the process, or only the series of the program that the
-// request acts in. If some cannot be collected, it logs why and returns the others.
+// metrics returns the metrics of the process, or only the series of the program that the request
+// acts in. It logs metrics that cannot be collected, and returns the others.
 func (h statusHandlers) metrics(req *request) (answer, error) {
-	// One at a time, so that frequent scrapes slow down themselves and not the service.
+	// Scrapes run one at a time, so that frequent scrapes delay each other and not the service.
 	select {
 	case h.api.scraping <- struct{}{}:
 		defer func() { <-h.api.scraping }()
@@ -68,8 +68,8 @@ func (h statusHandlers) metrics(req *request) (answer, error) {
 // programLabel is the label of the series of one program.
 const programLabel = "program"
 
-// localHeaders are the headers of scrapers, command-line clients and browsers. Proxies add
-// others, each its own.
+// localHeaders are the headers that scrapers, command-line clients and browsers send. Proxies add
+// others.
 var localHeaders = []string{
 	"Accept", "Accept-Charset", "Accept-Encoding", "Accept-Language", "Cache-Control", "Connection", "Cookie", "Dnt",
 	"If-Modified-Since", "If-None-Match", "Keep-Alive", "Pragma", "Priority", "Referer", "Te", "Upgrade-Insecure-Requests", "User-Agent",
@@ -123,10 +123,10 @@ type metrics struct {
 	refused   *prometheus.CounterVec
 	routes    map[routeKey]*routeMetrics // read-only once requests are served
 
-	rateLimited, invalidTokens prometheus.Counter // of refused
+	rateLimited, invalidTokens prometheus.Counter // refused requests
 
-	// limited counts the requests that a program's limit rejected. A program without one, or
-	// that exists no longer, has no series.
+	// limited counts the requests that a program's limit rejected. A program without rejected
+	// requests, or that no longer exists, has no series.
 	limited struct {
 		mu       sync.Mutex
 		programs map[string]int64

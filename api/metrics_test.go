@@ -28,8 +28,7 @@ func (s *service) metricsOf() string {
 	return got.body
 }
 
-// Metrics need a token with the scope, or a request from this machine that is not
-// forwarded.
+// Metrics need a token with the scope, or a request from this machine that no proxy has forwarded.
 func TestMetricsAccess(t *testing.T) {
 	s := start(t)
 	reader := s.newToken("", "prometheus", webhook.ScopeMetricsRead)
@@ -87,15 +86,15 @@ func TestMetricsAccess(t *testing.T) {
 			t.Errorf("%s: got %.200s", test.name, got.body)
 		}
 	}
-	// Other routes need a token on loopback too.
+	// Other routes need a token even on loopback.
 	r := httptest.NewRequest("GET", "/v2/events", nil)
 	r.RemoteAddr, r.Host = "127.0.0.1:40000", "localhost"
 	wantStatus(t, "events from loopback", s.serve(r), 401)
 }
 
-// TestMetricsOfPrograms checks that a token of a program, and a platform token that acts in one,
-// read the series of that program only, and that a token of the installation reads all and
-// nothing else.
+// TestMetricsOfPrograms checks that a program token, and a platform token that acts in a program,
+// read only that program's series, and that an installation token reads all series and nothing
+// else.
 func TestMetricsOfPrograms(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	s := start(t, func(c *Config) { c.Metrics = registry })

@@ -47,8 +47,8 @@ func (h moveHandlers) read(req *request) (answer, error) {
 	return answer{data: state}, err
 }
 
-// upload prepares a request with a body of any size. Its duration is not bounded, only the
-// silence between two reads.
+// upload returns the body of a request, which may have any size. Its duration is not bounded; the
+// silence between two reads is.
 func (req *request) upload() (io.Reader, error) {
 	if media, _, err := mime.ParseMediaType(req.http.Header.Get("Content-Type")); err != nil || media != "application/x-tar" {
 		return nil, webhook.NewError(webhook.CodeUnsupportedMedia, "The Content-Type must be application/x-tar.")
@@ -75,7 +75,7 @@ func (h moveHandlers) rest(req *request) (answer, error) {
 	})
 }
 
-// receive passes a part of a program on.
+// receive passes a part of a program to the MoveTarget.
 func (h moveHandlers) receive(req *request,
 	part func(ctx context.Context, programID, moveID string, body io.Reader) error) (answer, error) {
 	programID, moveID, err := h.ids(req)
@@ -121,7 +121,7 @@ type MoveRequest struct {
 	To        store.MoveTarget `json:"to"`
 }
 
-// moveProgram moves a program and streams progress. The move continues if the client goes away.
+// moveProgram moves a program and streams progress. The move continues if the client disconnects.
 func (h ownerHandlers) moveProgram(req *request, in *MoveRequest) (answer, error) {
 	job, attached, err := h.Moves.Start(req.ctx, in.ProgramID, &in.To, req.actor())
 	if err != nil {

@@ -48,7 +48,7 @@ func addAction(text []byte) []byte {
 	return appendObject(nil, item)
 }
 
-// eventPrefix begins the names of the schemas of event types, and of no schema of openapi.yaml.
+// eventPrefix begins the names of the event types' schemas, and of no schema in openapi.yaml.
 const eventPrefix = "event_"
 
 // eventSchemaNames returns the names of the schemas of event types in the document. A dot
@@ -142,9 +142,9 @@ func eventSchemas(name string, text []byte) members[json.RawMessage] {
 	return all
 }
 
-// withDetails changes the schemas of a notification to those of one that was accepted: it has details,
-// which are the object of its category, or any for others. What the category decides is in allOf, which
-// generators do not read.
+// withDetails changes the schemas of a notification to those of an accepted notification: its
+// details are the object of its category, or any object for other categories. The category selects
+// it in allOf, which generators do not read.
 func withDetails(schemas members[json.RawMessage]) {
 	var schema, properties, details members[json.RawMessage]
 	var required []json.RawMessage

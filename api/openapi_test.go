@@ -89,8 +89,8 @@ func closeRecords(v any) {
 	}
 }
 
-// find returns the operation of a request, that of GET for HEAD. Without one, item is
-// nil if the path is unknown.
+// find returns the operation of a request; HEAD has the operation of GET. If there is none, item is
+// nil for an unknown path.
 func (c *contractChecker) find(doc *openapi3.T, method, escaped string) (route *routers.Route, params map[string]string, item bool) {
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -242,11 +242,11 @@ func isDocumented(name string, r *openapi3.Response) bool {
 // generalResponses are the responses that need no operation.
 var generalResponses = map[int]string{414: "URITooLong", 431: "HeadersTooLarge"}
 
-// ofSelection are the responses to a request that selects a program which it may not use, or
+// ofSelection are the responses to a request that selects a program which the token may not use, or
 // which has moved.
 var ofSelection = map[int]string{403: "Forbidden", 404: "NotFound", 409: "Conflict"}
 
-// partsOfPages are the routes that the document mentions only with those of their pages.
+// partsOfPages are the routes that the document mentions only together with their pages.
 var partsOfPages = slices.DeleteFunc(documentPaths(), func(path string) bool { return path == referencePath || path == receivingPath })
 
 // isTestRoute reports whether a request is for a route that only tests add.
@@ -390,8 +390,7 @@ func TestDocumentMatchesRoutes(t *testing.T) {
 	}
 }
 
-// generalStatuses returns the statuses of errors that every route of this kind can
-// return.
+// generalStatuses returns the error statuses that every route of this kind can return.
 func generalStatuses(rt *route, op *openapi3.Operation) []int {
 	all := []int{500}
 	if !rt.query.ignored {
@@ -479,8 +478,8 @@ func TestEveryErrorIsDocumented(t *testing.T) {
 	}
 }
 
-// A change of the document must change its version: testdata/openapi.versions
-// has the digest of each.
+// A change of the document must change its version: testdata/openapi.versions lists the digest of
+// each.
 func TestDocumentVersion(t *testing.T) {
 	catalog, err := loadCatalog()
 	if err != nil {
@@ -615,7 +614,7 @@ func testMatrix(t *testing.T) {
 				t.Errorf("%s with %s: an existing record differs from a missing one:\n%v\n%v", op.OperationID, name, r, other)
 			}
 		}
-		time.Sleep(10 * time.Second) // of the limit on invalid tokens
+		time.Sleep(10 * time.Second) // until the invalid-token limit allows more
 		want("no token", "", 401)
 		want("an unknown token", "Bearer "+webhook.NewTokenSecret(webhook.TokenPrefix), 401)
 		want("an expired token", "Bearer "+expired, 401)
@@ -738,8 +737,8 @@ func TestDocumentIsServed(t *testing.T) {
 	}
 }
 
-// The document stays valid with an operator's own event types, and accepts the same
-// events as the catalog.
+// The document stays valid with an operator's own event types, and accepts the same events as the
+// catalog does.
 func TestDocumentWithOwnEventTypes(t *testing.T) {
 	catalog, err := webhook.LoadCatalog(webhook.SchemaFile{Name: "shift_planned.json", Content: []byte(`{
 		"$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -804,8 +803,8 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 	}
 }
 
-// A delivered notification has details, which have the type of its category; those of a category that
-// is not listed are free.
+// A delivered notification has details of its category's type. Details of a category that is not
+// listed are free.
 func TestDocumentOfNotifications(t *testing.T) {
 	c, err := loadContract()
 	if err != nil {

@@ -27,8 +27,8 @@ const (
 	examinationPath = "/v2/owner/examination"
 )
 
-// OwnerConfig has what the routes of the owner need in addition to [Config]. Without a server, only
-// the first two fields are set, and no route that needs the others may be requested.
+// OwnerConfig configures the owner's routes in addition to [Config]. Without a server, only the
+// first two fields are set, and routes that need the others must not be requested.
 type OwnerConfig struct {
 	Version    string // of the binary, for the manifest of backups
 	CatalogErr error  // what is wrong with the files of the event types
@@ -36,7 +36,7 @@ type OwnerConfig struct {
 	SetupLink     func(context.Context) (string, error) // returns a new one-time URL that creates the first admin
 	Examine       func(context.Context) []doctor.Finding
 	AdminsChanged func(email string)             // called after an admin was created or got a new password
-	Standbys      func(context.Context) []string // hosts of the standbys that run
+	Standbys      func(context.Context) []string // hosts of the running standbys
 	Retention     time.Duration                  // how long events are kept
 	Retry         *webhook.RetryPolicy           // decides what follows attempts that were in flight in an export
 	Moves         *move.Source                   // moves programs to other installations
@@ -45,10 +45,10 @@ type OwnerConfig struct {
 // ownerKey marks the context of a request of the owner.
 type ownerKey struct{}
 
-// Owner returns a handler of the API, and of the routes of the commands, for the owner of the data
-// directory. Requests need no token and act like those of a platform token, but count against no
-// limit, and their Idempotency-Key is not stored because no token owns it. Audit entries name the
-// terminal. Errors of the service are not hidden.
+// Owner returns a handler of the API and of the routes of commands, for the owner of the data
+// directory. Requests need no token and act like those of a platform token, but no limit applies to
+// them, and their Idempotency-Key is not stored because no token owns it. Audit entries name the
+// terminal. Internal errors are returned in full.
 //
 // The caller must make sure that only the owner can send requests. Owner must be called before the
 // API serves its first request.
@@ -73,8 +73,7 @@ func (a *API) Owner(cfg OwnerConfig) http.Handler {
 // owner reports whether the request is one of [API.Owner].
 func (req *request) owner() bool { return req.http.Context().Value(ownerKey{}) != nil }
 
-// ownerToken returns the token that requests of the owner act with. The store does not have
-// it.
+// ownerToken returns the token that the owner's requests act with. It is not in the store.
 func ownerToken() *webhook.Token {
 	return &webhook.Token{UserID: webhook.Terminal, Scopes: []webhook.Scope{webhook.ScopePlatform}}
 }
@@ -134,14 +133,14 @@ func posted[T any](handle func(*request, *T) (answer, error)) func(*request) (an
 	}
 }
 
-// streamed returns a response that send writes. The replica need not have it.
+// streamed returns a response that send writes. It does not wait for the replica.
 func (req *request) streamed(send func(io.Writer) error) answer {
 	req.acknowledged = true
 	return answer{stream: send}
 }
 
-// streamError is the trailer with the error of a response that was streamed, with escapes like in
-// a path. Without it the response is complete.
+// streamError is the trailer with the error of a streamed response, escaped like a path. Without it
+// the response is complete.
 const streamError = "X-Error"
 
 // stream writes a response of any size.
@@ -163,7 +162,7 @@ type Progress struct {
 
 // show sends a line of progress at once.
 func (req *request) show(w io.Writer, line Progress) {
-	if json.NewEncoder(w).Encode(line) == nil { // an error means that the client is gone
+	if json.NewEncoder(w).Encode(line) == nil { // an error means that the client has disconnected
 		_ = http.NewResponseController(req.w).Flush()
 	}
 }
@@ -200,18 +199,18 @@ func (req *request) audit(w store.Write, action webhook.Action, programID, subje
 	return w.Audit(e)
 }
 
-// record records an action on a program, "" for none, in a write of its own.
+// record records an action on a program in a write of its own. programID "" is none.
 func (h ownerHandlers) record(req *request, action webhook.Action, programID, detail string) error {
 	return h.api.store.Write(req.ctx, func(w store.Write) error { return req.audit(w, action, programID, programID, detail) })
 }
 
-// StandbyOwner has what the requests of the owner of a standby need. All fields must be set.
+// StandbyOwner configures the owner's routes of a standby. All fields must be set.
 type StandbyOwner struct {
-	// Promote makes the standby take over, with force even if the primary is alive. It returns
-	// the time of the newest change that the standby has.
+	// Promote makes the standby take over; force permits it even if the primary is alive. It
+	// returns the time of the newest change that the standby has.
 	Promote func(ctx context.Context, force bool, progress func(string)) (time.Time, error)
 	Examine func() []doctor.Finding
-	Refusal func() string // describes the standby, to commands that need the primary
+	Refusal func() string // describes the standby, for commands that need the primary
 	Logger  *slog.Logger
 }
 
@@ -220,7 +219,7 @@ type Promotion struct {
 	Force bool `json:"force"`
 }
 
-// Handler returns the handler that [API.Owner] returns for a primary.
+// Handler returns a standby's counterpart to the handler of [API.Owner].
 func (s *StandbyOwner) Handler() http.Handler {
 	a := &API{logger: s.Logger, metrics: newMetrics(), timeout: DefaultRequestTimeout}
 	a.handle([]route{

@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// TestOwner checks that the owner needs no token, acts like a platform token without a limit,
-// and is named as the terminal in the audit log. The public handler is not affected.
+// TestOwner checks that the owner needs no token, acts like a platform token without a limit, and
+// appears as the terminal in the audit log. The public handler is not affected.
 func TestOwner(t *testing.T) {
 	s := start(t, func(cfg *Config) { cfg.RateLimit, cfg.PlatformRateLimit = 1, 1 })
 	owner := s.api.Owner(OwnerConfig{})
@@ -43,7 +43,7 @@ func TestOwner(t *testing.T) {
 		{"GET", subscriptionsPath, "", []string{programHeader, "none"}, 404},
 		{"GET", subscriptionsPath, "", nil, 400},
 		{"POST", subscriptionsPath, hook, []string{programHeader, "globex", "Idempotency-Key", "a b"}, 400},
-		{"GET", "/v2/token", "", nil, 404}, // there is none
+		{"GET", "/v2/token", "", nil, 404}, // the owner has no token
 	} {
 		if w := send(test.method, test.target, test.body, test.headers...); w.Code != test.status {
 			t.Errorf("%s %s: got %d, want %d: %s", test.method, test.target, w.Code, test.status, w.Body)
@@ -69,7 +69,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// TestOwnerRoutesArePrivate checks that the public handler does not know the routes of the owner,
+// TestOwnerRoutesArePrivate checks that the public handler does not serve the owner's routes,
 // whatever token a request has.
 func TestOwnerRoutesArePrivate(t *testing.T) {
 	s := start(t)
@@ -102,7 +102,7 @@ func TestOwnerRoutesArePrivate(t *testing.T) {
 	}
 }
 
-// TestOwnerErrors checks that the owner gets the cause of an error of the service, even if the response
+// TestOwnerErrors checks that the owner gets the cause of an internal error, even if the response
 // has begun, and that clients do not.
 func TestOwnerErrors(t *testing.T) {
 	s := start(t)

@@ -21,7 +21,7 @@ type portalLinkRecord struct {
 // portalHandlers serve the routes of the portal.
 type portalHandlers struct{ api *API }
 
-// createLink creates a link to a program's portal. Its URL is in no later response.
+// createLink creates a link to a program's portal. No later response contains its URL.
 func (h portalHandlers) createLink(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // program with it.
 const programHeader = "X-Program-Id"
 
-// selectProgram determines the program that a request with a token acts in. A token of a
-// program can only select its own: the error for another does not say whether it exists.
+// selectProgram determines the program that a request with a token acts in. A program token can
+// select only its own program: the error for another does not reveal whether it exists.
 func (a *API) selectProgram(req *request) error {
 	req.programID = req.token.ProgramID
 	values := req.http.Header[programHeader]
@@ -83,10 +83,10 @@ type programRecord struct {
 	Statistics programStatistics     `json:"statistics"`
 }
 
-// programErasure is the erasure of a program that is in progress.
+// programErasure is a program erasure in progress.
 type programErasure struct {
 	BeganAt timestamp `json:"began_at"`
-	// ReplicaSeconds is how long the replica keeps the program at most after the erasure has
+	// ReplicaSeconds is the maximum time that the replica keeps the program after the erasure has
 	// finished, null without a replica.
 	ReplicaSeconds *int64 `json:"replica_seconds"`
 	Notice         string `json:"notice"`

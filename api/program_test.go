@@ -66,7 +66,7 @@ func TestPlatformTokens(t *testing.T) {
 	}
 }
 
-// withPlatform checks a route with a platform token that selects no program, or none that is.
+// withPlatform checks a route with a platform token that selects no program, or a missing one.
 func (s *selection) withPlatform(rt *route) {
 	t, name := s.t, rt.method+" "+rt.pattern
 	free := rt.scope == scopeAny || rt.scope == webhook.ScopePlatform
@@ -88,8 +88,8 @@ func (s *selection) withPlatform(rt *route) {
 	}
 }
 
-// withPartner checks that the token of the program other can select no other program, nor
-// learn whether one exists.
+// withPartner checks that a token of the program other can neither select another program nor learn
+// whether one exists.
 func (s *selection) withPartner(rt *route, other string) {
 	t, name := s.t, rt.method+" "+rt.pattern
 	wantFault(t, name+" with a malformed program and a partner's token", s.ask(rt, s.token, "/"), "invalid_format", programHeader)
@@ -104,7 +104,8 @@ func (s *selection) withPartner(rt *route, other string) {
 	}
 }
 
-// inProgram checks that a platform token with a program can read what its own tokens can.
+// inProgram checks that a platform token that selects a program can read what the program's own
+// tokens can.
 func (s *selection) inProgram(rt *route) {
 	r := s.ask(rt, s.platform, "acme")
 	if r.status != 200 || r.header.Get(programHeader) != "acme" || r.header.Get("X-User-Id") != "ops" {
@@ -118,8 +119,8 @@ func (s *selection) inProgram(rt *route) {
 	}
 }
 
-// What a platform token does in a program is the same as what a token of that program does, and
-// is in the audit log.
+// A platform token does the same in a program as a token of that program, and each action is in the
+// audit log.
 func TestPlatformTokenActs(t *testing.T) {
 	s := start(t)
 	s.records()
@@ -411,7 +412,7 @@ func TestProgramStatistics(t *testing.T) {
 }
 
 // TestDeleteProgram checks that the tokens of an erased program are invalid at once, that its
-// record says what keeps it, and that its id is free when the erasure has finished.
+// record says what delays the erasure, and that its ID is free once the erasure has finished.
 func TestDeleteProgram(t *testing.T) {
 	s := start(t)
 	s.records()

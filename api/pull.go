@@ -63,12 +63,12 @@ func (r logRecords) appendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-// EndWaits ends the wait of all requests for events, and all streams, including later ones. Call it when
-// the service starts to shut down.
+// EndWaits ends all waits for events and all streams, including those that begin later. Call it
+// when the service starts to shut down.
 func (a *API) EndWaits() { a.endLife() }
 
-// pull serves a page of the program's log, or of its part that is for a subscription, in ascending
-// order.
+// pull serves a page of the program's log, or of the events in it that are for a subscription, in
+// ascending order.
 func (h eventHandlers) pull(req *request) (answer, error) {
 	p := &puller{api: h.api, req: req, query: req.query}
 	req.leave = p.end
@@ -110,7 +110,7 @@ type puller struct {
 	cancel context.CancelFunc // of the context after a wait
 }
 
-// end ends what the puller has begun.
+// end releases what the puller holds.
 func (p *puller) end() {
 	if p.waiter != nil {
 		p.waiter.Close()
@@ -126,11 +126,11 @@ func (p *puller) end() {
 // waiting says how a request waits for events; the zero value does not.
 type waiting struct {
 	over <-chan time.Time // ends the wait of a request
-	idle func() error     // for a stream: is called after each streamIdle
+	idle func() error     // for a stream: called after each streamIdle
 }
 
-// next returns the next page. At the end of the log it waits for an event. What it has read without
-// finding any is not read again.
+// next returns the next page. At the end of the log it waits for an event. It does not read a part
+// of the log again in which it found no events.
 func (p *puller) next(wait *waiting) (page *store.LogPage, err error) {
 	req, events := p.req, p.api.store.Events()
 	if wait.over == nil && wait.idle == nil {
@@ -157,7 +157,7 @@ func (p *puller) next(wait *waiting) (page *store.LogPage, err error) {
 	return page, err
 }
 
-// register makes the changes from now on wake the request, and checks its token and its records again.
+// register subscribes the request to changes, and checks its token and its records again.
 func (p *puller) register() error {
 	for req := p.req; ; {
 		if p.waiter != nil {
@@ -174,8 +174,8 @@ func (p *puller) register() error {
 
 func pointer(page store.LogPage, err error) (*store.LogPage, error) { return &page, err }
 
-// wait waits until there may be events, or the request must be checked. It returns false when the
-// wait is over.
+// wait waits until there may be events, or until the request must be checked again. It returns
+// false when the wait is over.
 func (p *puller) wait(wait *waiting) (again bool, err error) {
 	if err := p.take(); err != nil {
 		return false, err
@@ -213,7 +213,7 @@ func (p *puller) wait(wait *waiting) (again bool, err error) {
 	}
 }
 
-// take counts the request as one that waits.
+// take counts the request towards maxWaiting, or returns an error.
 func (p *puller) take() error {
 	if p.waits {
 		return nil
@@ -279,7 +279,7 @@ func (p *puller) stream() (answer, error) {
 	return answer{events: func(w io.Writer) error { return p.follow(w, page) }}, nil
 }
 
-// follow sends the events of a page, and of those that follow.
+// follow sends the events of a page, and of the pages that follow.
 func (p *puller) follow(w io.Writer, page *store.LogPage) error {
 	var b bytes.Buffer
 	send := func() error {
@@ -321,8 +321,8 @@ func (p *puller) follow(w io.Writer, page *store.LogPage) error {
 	}
 }
 
-// sendEvents sends a stream of events. An error that is not the client's ends it with an event of its
-// own.
+// sendEvents sends a stream of events. An error that the client did not cause ends the stream with
+// an error event.
 func (a *API) sendEvents(req *request, send func(io.Writer) error) {
 	header := req.w.Header()
 	header.Set("X-Request-Id", req.id)

@@ -60,8 +60,8 @@ func (s *service) pull(path, query string) logPage {
 	return logPageOf(s.t, s.send("GET", path+"?"+query, ""))
 }
 
-// Both feeds have a next at the end of the log, which continues there, and share their cursors. Other
-// feeds, and those with an upper bound, end.
+// Both feeds have a next at the end of the log, which continues there, and share their cursors.
+// Other feeds, and feeds with an upper bound, end.
 func TestPull(t *testing.T) {
 	s := start(t)
 	s.publishOne()
@@ -157,7 +157,7 @@ type waitingRequest struct {
 	quit context.CancelFunc
 }
 
-// begin sends a request in another goroutine, and returns when it waits.
+// begin sends a request in another goroutine, and returns once it is waiting.
 func (s *service) begin(target string, headers ...string) *waitingRequest {
 	s.t.Helper()
 	before := s.waitingNow()
@@ -196,7 +196,8 @@ func (wr *waitingRequest) end(t testing.TB) response {
 	return response{wr.w.Code, wr.w.Header(), wr.w.Body.String()}
 }
 
-// A request at the end of the log waits for an event, and for whatever ends its right to.
+// A request at the end of the log waits for an event, or until the token or subscription no longer
+// permits it.
 func TestPullWaits(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -250,7 +251,7 @@ func TestPullShutdown(t *testing.T) {
 	wantStatus(t, "a stream", wr.end(t), 200)
 }
 
-// 64 requests of a program wait, and another one is refused; it does not wait if it has events.
+// 64 requests of a program may wait, and another one is refused unless it has events.
 func TestPullLimit(t *testing.T) {
 	s := start(t)
 	path := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated") + "/events"
@@ -269,7 +270,8 @@ func TestPullLimit(t *testing.T) {
 	}
 }
 
-// streamedEvent reads the next event with data of a stream, which must contain want, and returns its id.
+// streamedEvent reads the next event with data of a stream, which must contain want, and returns
+// its ID.
 func streamedEvent(t *testing.T, in *bufio.Scanner, want string) (id string) {
 	t.Helper()
 	for in.Scan() {

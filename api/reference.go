@@ -47,10 +47,10 @@ type docPage struct {
 	Path, Title string
 	Lead        string // Markdown; "" for the description of tag
 	Group       string // begins a group in the contents
-	tag         string // of the operations on it; "" for none, or those that movesPage and platformPage select
+	tag         string // of its operations; "" for none, or for what movesPage and platformPage select
 }
 
-// The pages whose operations are not those of one tag.
+// The pages whose operations do not share one tag.
 const (
 	platformPage = "/docs/platform"
 	movesPage    = "/docs/moves"
@@ -222,7 +222,7 @@ type referencePage struct {
 	rows    int
 }
 
-// eventTypesHere marks the place of the event types on the page.
+// eventTypesHere marks where the page shows the event types.
 const eventTypesHere = "<!-- event types -->"
 
 // EventTypes returns the mark.
@@ -234,10 +234,10 @@ func (p *referencePage) Pages() []docPage { return docPages }
 // IsFirst reports whether the page is the guide to the API.
 func (p *referencePage) IsFirst() bool { return p.Path == referencePath }
 
-// HasCatalog reports whether the page has the event types.
+// HasCatalog reports whether the page contains the event types.
 func (p *referencePage) HasCatalog() bool { return p.Path == typesPage }
 
-// HasSchemas reports whether the page has the schemas.
+// HasSchemas reports whether the page contains the schemas.
 func (p *referencePage) HasSchemas() bool { return p.Path == schemasPage }
 
 // Lead returns the introduction of the page as Markdown.
@@ -343,8 +343,8 @@ func (o Operation) AllParameters() []field {
 	if !o.Webhook {
 		return all
 	}
-	// OpenAPI forbids parameters of these names: one is the media type of the body, the other a
-	// security scheme.
+	// OpenAPI forbids parameters of these names: the first is the media type of the body, the
+	// second a security scheme.
 	text, own := &schema{Type: oneOrMore{"string"}}, o.page.Components.SecuritySchemes.get("authorization_header")
 	return append([]field{
 		{Name: "Content-Type", In: "header", Required: true, Schema: text, Description: "Always `" + mediaJSON + "`."},
@@ -548,8 +548,7 @@ func (o Operation) Curl() []Sample {
 // quoteShell renders an argument for a POSIX shell.
 func quoteShell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// resolve follows a reference to a schema. A reference into a schema yields an empty
-// one.
+// resolve follows a reference to a schema. A reference into a schema yields an empty schema.
 func (p *referencePage) resolve(s *schema) *schema {
 	if s == nil || s.Ref == "" {
 		return s
@@ -571,7 +570,7 @@ func (p *referencePage) Schemas() members[*schema] {
 	return all
 }
 
-// entry returns an event type, whose schema has a name in the document.
+// entry returns an event type's entry; schema is the name of its schema in the document.
 func (p *referencePage) entry(t *webhook.EventType, schema string) EventTypeEntry {
 	s := p.Components.Schemas.get(schema)
 	e := EventTypeEntry{Name: t.Name, Title: t.Title, Description: t.Description, Example: indented(t.Example)}
@@ -603,7 +602,7 @@ type EventTypeEntry struct {
 	Fields                            []Property
 	Variants                          []Variant
 	VariantsOf                        string // the event type with the same variants, which shows them
-	More                              bool   // fields are left out
+	More                              bool   // some fields are omitted
 }
 
 // Variant lists the fields of an object for one value of another field.
@@ -622,7 +621,7 @@ type Property struct {
 	Deprecated        bool // in the JSON Schema of an operator's event type
 }
 
-// Bounds of what the page shows of a schema, which may contain itself.
+// Bounds of a schema on the page, since a schema may contain itself.
 const (
 	maxDepth       = 4   // of rows
 	maxEventRows   = 500 // of an event type
@@ -635,7 +634,7 @@ func (p *referencePage) Properties(s *schema) []Property {
 	return p.properties(p.resolve(s), "", 1)
 }
 
-// properties returns the rows of s at a path and depth, which end at maxDepth, and when the page
+// properties returns the rows of s at a path and depth. The rows end at maxDepth, or when the page
 // has maxRows.
 func (p *referencePage) properties(s *schema, at string, depth int) []Property {
 	var all []Property
@@ -764,7 +763,7 @@ func label(s *schema) template.HTML {
 	return escaped(text)
 }
 
-// anchorName returns the name of the component of a reference.
+// anchorName returns the name of the component that a reference points to.
 func anchorName(ref string) string {
 	parts := strings.Split(ref, "/") // #, components, their kind, the name
 	return parts[3]
@@ -814,7 +813,7 @@ func (p *referencePage) Chapters() []member[string] {
 	return all
 }
 
-// chapters returns the headings of the second level in a text, each with its id on the page.
+// chapters returns the second-level headings of a text, each with its ID on the page.
 func chapters(text string) []member[string] {
 	var all []member[string]
 	for line := range strings.Lines(text) {
@@ -829,7 +828,8 @@ func chapters(text string) []member[string] {
 // anchorOf returns the id of a heading.
 func anchorOf(title string) string { return strings.ReplaceAll(strings.ToLower(title), " ", "-") }
 
-// commonMark is the language of descriptions in OpenAPI, with tables. It is safe for concurrent use.
+// commonMark renders the language of descriptions in OpenAPI, with tables. It is safe for
+// concurrent use.
 var commonMark = goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()))
 
 // scrollable lets code and wide tables be scrolled with the keyboard.

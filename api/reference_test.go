@@ -39,8 +39,8 @@ func checkPolicyAllows(t *testing.T, page string) {
 	}
 }
 
-// referencePages returns the pages of the reference by path, in the order of their contents, and the
-// ids on each.
+// referencePages returns the pages of the reference by path, in the order of their contents, and
+// the IDs on each page.
 func referencePages(t *testing.T, s *service) (pages map[string]string, ids map[string]map[string]int) {
 	t.Helper()
 	pages, ids = make(map[string]string), make(map[string]map[string]int)
@@ -57,8 +57,8 @@ func referencePages(t *testing.T, s *service) (pages map[string]string, ids map[
 	return pages, ids
 }
 
-// checkLinks checks that the links of the pages lead somewhere, and that their policy allows what they
-// contain.
+// checkLinks checks that the links of the pages lead somewhere, and that the pages' policy allows
+// their content.
 func checkLinks(t *testing.T, s *service, pages map[string]string, ids map[string]map[string]int) {
 	t.Helper()
 	links := 0
@@ -99,8 +99,8 @@ func TestReferencePages(t *testing.T) {
 		}
 	}
 
-	// The pages contain the whole document, and the operations of the platform are not with those
-	// of partners.
+	// The pages contain the whole document, with the platform's operations apart from those of
+	// partners.
 	c, err := loadContract()
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,8 @@ func TestReferencePages(t *testing.T) {
 	}
 }
 
-// Each page is Markdown too, with the same operations and schemas, and llms.txt lists them all.
+// Each page is available as Markdown, with the same operations and schemas, and llms.txt lists them
+// all.
 func TestReferenceAsMarkdown(t *testing.T) {
 	s := start(t)
 	list := s.send("GET", llmsPath, "", "Authorization", "").body
@@ -252,7 +253,7 @@ func TestReferenceCommands(t *testing.T) {
 	waiting.delivery = data[identified](t, s.send("POST",
 		"/v2/webhooks/subscriptions/"+made.subscription+"/deliveries/"+made.delivery+"/redeliver", "")).ID
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Nothing sends pings here, so the test plays the dispatcher.
+		// Nothing sends pings here, so the test simulates the dispatcher.
 		if strings.HasSuffix(r.URL.Path, "/ping") || strings.HasSuffix(r.URL.Path, "/test") || strings.HasSuffix(r.URL.Path, "/probe") {
 			wait := s.answerPing(204, webhook.ErrorNone)
 			defer wait()
@@ -310,7 +311,7 @@ func TestReferenceCommands(t *testing.T) {
 	}
 	slices.Reverse(last) // the replay, before its subscription
 	at := slices.IndexFunc(last, func(d deletion) bool { return d.operation == "deleteProgram" })
-	last = append(slices.Delete(slices.Clone(last), at, at+1), last[at]) // after everything in it
+	last = append(slices.Delete(slices.Clone(last), at, at+1), last[at]) // after everything in the program
 	for _, d := range last {
 		run(d.operation, d.scope, d.command)
 	}
@@ -422,8 +423,8 @@ func TestReferenceOrder(t *testing.T) {
 	}
 }
 
-// TestReferenceHasEveryHeader checks that the table of a delivery's headers has those of the
-// specification, with the ones that OpenAPI does not permit as parameters.
+// TestReferenceHasEveryHeader checks that the table of a delivery's headers includes those of the
+// specification and those that OpenAPI does not permit as parameters.
 func TestReferenceHasEveryHeader(t *testing.T) {
 	page := start(t).send("GET", "/docs/deliveries", "").body
 	_, delivery, _ := strings.Cut(page, `<h3 id="delivery">`)

@@ -67,8 +67,8 @@ func (h replayHandlers) find(req *request) error {
 	return err
 }
 
-// create starts a replay, or with dry_run counts its events. The plan is read before the
-// write, so that the write stays short.
+// create starts a replay, or with dry_run counts its events. It reads the plan before the write, to
+// keep the write short.
 func (h replayHandlers) create(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {

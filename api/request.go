@@ -45,16 +45,16 @@ type request struct {
 	bulkRun      *webhook.BulkRun
 	tenant       *webhook.Program // that the path names; not the one that the request acts in
 
-	key *webhook.IdempotencyKey // to store the response under, or nil
+	key *webhook.IdempotencyKey // under which the response is stored, or nil
 
 	move            *webhook.ProgramMove // set if the request is forwarded, see API.forward
 	targetRequestID string               // of the installation that it was forwarded to
 
 	invalid *webhook.Error // the error of a 400, for the log
 
-	acknowledged bool // the handler has done what API.acknowledge does
+	acknowledged bool // the handler has done the work of API.acknowledge
 
-	leave func() // ends what the handler has begun, after the response; nil for nothing
+	leave func() // releases what the handler holds, after the response; nil for nothing
 
 	body    *bytes.Buffer // from API.buffer, returned by release
 	unread  bool          // the body has not been read completely
@@ -62,9 +62,9 @@ type request struct {
 	discard bool          // read the rest of the body after the response
 }
 
-// bounded is a context with a deadline that starts a timer only when a goroutine waits
-// for it. Most requests, including those that publish, need none. Its parent has no
-// deadline. The owner must call end.
+// bounded is a context with a deadline that starts a timer only when a goroutine waits for it. Most
+// requests, including publishes, need no timer. The parent must have no deadline. The owner must
+// call end.
 type bounded struct {
 	context.Context
 	deadline time.Time
@@ -115,8 +115,8 @@ func (b *bounded) end() {
 	}
 }
 
-// program is the scope of everything that the request may access: the token's program, or
-// the one that a platform token selected, "" if it selected none.
+// program returns the program that the request may access: the token's, or the one that a platform
+// token selected, "" if it selected none.
 func (req *request) program() string { return req.programID }
 
 // process checks a request and calls its handler. The order of checks is the same for
@@ -166,7 +166,7 @@ func (a *API) process(req *request) (ans answer, err error) {
 }
 
 // reading returns the context for the reads of a request whose program is known: programs take
-// turns, and lists and records by id do not wait for each other.
+// turns, and lists and records by ID do not wait for each other.
 func (req *request) reading() context.Context {
 	if req.route.query.list != nil {
 		return store.ForLists(req.ctx, req.program())
@@ -174,8 +174,8 @@ func (req *request) reading() context.Context {
 	return store.ForLookups(req.ctx, req.program())
 }
 
-// checkEvents rejects event names in filters that neither the catalog nor the program has.
-// Its log and its subscriptions may have those of a removed event type.
+// checkEvents rejects event names in filters that neither the catalog nor the program knows. The
+// program's log and subscriptions may contain names of removed event types.
 func (a *API) checkEvents(req *request) error {
 	list := req.route.query.list
 	unknown := list.UnknownEvents(&req.query, a.catalog)
@@ -193,8 +193,8 @@ func (a *API) checkEvents(req *request) error {
 	return nil
 }
 
-// overtaken returns the error of a request whose program was frozen for a move while it ran. A read
-// may have seen none of its records, or a part.
+// overtaken returns the error of a request whose program was frozen for a move in the meantime. A
+// read may have seen only some of the program's records, or none.
 func (a *API) overtaken(req *request, err error) error {
 	if req.program() == "" {
 		return err
@@ -251,8 +251,8 @@ func (a *API) token(req *request) (*webhook.Token, error) {
 	return a.store.Tokens().Authenticate(req.ctx, strings.Trim(secret, " "))
 }
 
-// readUntil sets the deadline for reads of the body; the zero time is none. It does
-// nothing if the ResponseWriter has no deadlines.
+// readUntil sets the deadline for reads of the body; the zero time is none. It does nothing if the
+// ResponseWriter does not support deadlines.
 func (req *request) readUntil(t time.Time) {
 	_ = http.NewResponseController(req.w).SetReadDeadline(t)
 }

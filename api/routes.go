@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// What a route needs instead of a certain scope.
+// Requirements of a route other than a particular scope.
 const (
 	scopeNone webhook.Scope = "none" // no token
 	scopeAny  webhook.Scope = "any"  // a token, whatever its scopes
@@ -201,7 +201,7 @@ func (a *API) handle(routes []route) {
 	slices.Sort(a.methods)
 }
 
-// pathAdvice returns a sentence about the commonest mistakes in a path, with a space before it.
+// pathAdvice returns a sentence about a common mistake in a path, preceded by a space.
 func pathAdvice(path string) string {
 	switch {
 	case strings.HasPrefix(path, "//"):
@@ -212,9 +212,9 @@ func pathAdvice(path string) string {
 	return ""
 }
 
-// unrouted returns the route of a request that matches none: its path is unknown, or
-// supports other methods. It needs no token. Under /v2 the response names the program
-// and user of a valid token, as every other does (spec, section 5).
+// unrouted returns the route of a request that matches none: its path is unknown, or the path
+// supports other methods. It needs no token. Under /v2 the response names the program and user of a
+// valid token, like every other response (spec, section 5).
 func (a *API) unrouted(path string) *route {
 	var allowed []string
 	for _, method := range a.methods {

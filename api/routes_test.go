@@ -109,11 +109,10 @@ func (s *service) everything(i ids) string {
 	return all.String()
 }
 
-// wantMissing checks that the response for a record of another program is that for one that does
-// not exist.
+// wantMissing checks that a record of another program and a missing record get the same response.
 func (s *service) wantMissing(method string, rt *route, foreign, unknown ids) {
 	s.t.Helper()
-	// Preconditions and keys reveal nothing either.
+	// Preconditions and keys reveal nothing.
 	headers := []string{"If-Match", "*", "If-None-Match", "*", "Idempotency-Key", "k"}
 	theirs := s.send(method, foreign.path(rt), bodyFor(rt), headers...)
 	missing := s.send(method, unknown.path(rt), bodyFor(rt), headers...)
@@ -223,7 +222,7 @@ func TestHead(t *testing.T) {
 		}
 		head.header.Del("X-Request-Id")
 		get.header.Del("X-Request-Id")
-		if rt.pattern == metricsPath { // they change from one request to the next
+		if rt.pattern == metricsPath { // metrics change from one request to the next
 			head.header.Del("Content-Length")
 			get.header.Del("Content-Length")
 		}

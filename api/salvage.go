@@ -9,11 +9,11 @@ import (
 	"service/webhook"
 )
 
-// MissingEvents says which events of an old primary the running server lacks.
+// MissingEvents lists the events of an old primary that the running server lacks.
 type MissingEvents struct {
-	Known    bool      `json:"known"`     // the program exists
+	Known    bool      `json:"known"`     // whether the program exists
 	Missing  []string  `json:"missing"`   // ids, in the order of the request
-	KeptFrom time.Time `json:"kept_from"` // the retention has removed events accepted before
+	KeptFrom time.Time `json:"kept_from"` // events accepted before may have been pruned
 }
 
 // Salvaged is the result of publishing the events of an old primary.
@@ -28,7 +28,7 @@ type RefusedSalvage struct {
 	Why   string `json:"why"`
 }
 
-// SalvageRequest has the ids of events of a program, or the events themselves.
+// SalvageRequest contains event IDs of a program, or the events themselves.
 type SalvageRequest struct {
 	ProgramID string                  `json:"program_id"`
 	IDs       []string                `json:"ids,omitempty"`
@@ -48,8 +48,8 @@ func (h ownerHandlers) missingEvents(req *request, in *SalvageRequest) (answer, 
 	return answer{data: y}, err
 }
 
-// salvage publishes events like the API does: the catalog validates each one, and an event
-// with an existing id adds nothing.
+// salvage publishes events as the API does: the catalog validates each event, and an event with an
+// existing ID adds nothing.
 func (h ownerHandlers) salvage(req *request, in *SalvageRequest) (answer, error) {
 	var y Salvaged
 	now := time.Now()

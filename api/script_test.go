@@ -95,7 +95,7 @@ func block(lines []string, i int, mark string) ([]string, int) {
 	return b, i
 }
 
-// happen runs a line with !.
+// happen runs a line that begins with an exclamation mark.
 func (p *player) happen(at int, words []string) {
 	if len(words) != 2 {
 		p.t.Fatalf("%s:%d: want two words", p.file, at)
@@ -197,7 +197,7 @@ func divide(lines []string) (head []string, body string) {
 
 var placeholder = regexp.MustCompile(`\{\{(\w+)\}\}`)
 
-// fill puts the known values into a line of a request.
+// fill replaces the placeholders in a line of a request with known values.
 func (p *player) fill(line string) string {
 	return placeholder.ReplaceAllStringFunc(line, func(s string) string {
 		value, ok := p.known[s[2:len(s)-2]]

@@ -17,7 +17,8 @@ type settings struct {
 	timeout                                        time.Duration
 }
 
-// A phrase of openapi.yaml about a setting, with its default, and what the pages say instead.
+// A phrase is text in openapi.yaml about a setting with its default, and its replacement on the
+// pages.
 type phrase struct{ general, here string }
 
 // phrases returns what the pages say about each setting. The OpenAPI document itself is the same
@@ -63,7 +64,8 @@ func (s settings) phrases() []phrase {
 	}
 }
 
-// fill replaces the phrases in the OpenAPI document, in JSON. Without known settings it keeps them.
+// fill replaces the phrases in the OpenAPI document, which is JSON. It keeps them if the settings
+// are unknown.
 func (s settings) fill(document []byte) []byte {
 	if s.Timeout == 0 {
 		return document
@@ -74,7 +76,7 @@ func (s settings) fill(document []byte) []byte {
 	return document
 }
 
-// pattern matches the phrase in JSON, also where it is broken into lines.
+// pattern matches the phrase in JSON, even across line breaks.
 func (p phrase) pattern() *regexp.Regexp {
 	words := strings.Fields(p.general)
 	for i, word := range words {

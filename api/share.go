@@ -16,12 +16,12 @@ type shareRecord struct {
 	ExpiresAt  timestamp `json:"expires_at"`
 }
 
-// revokedShares is how many links were revoked.
+// revokedShares is the number of revoked links.
 type revokedShares struct {
 	Revoked int `json:"revoked"`
 }
 
-// share creates a read-only link to a delivery. Only its response has the URL.
+// share creates a read-only link to a delivery. Only this response contains the URL.
 func (h deliveryHandlers) share(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err

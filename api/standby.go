@@ -27,10 +27,10 @@ type StandbyConfig struct {
 // StandbyStatus is the state of a node that is not the primary.
 type StandbyStatus struct {
 	Primary     string   // host of the node that holds the lease, "" if unknown
-	LagSeconds  *float64 // how long ago the copy was known to have everything; nil without a copy
+	LagSeconds  *float64 // time since the copy was known to be complete; nil without a copy
 	CanTakeOver bool
 	Reason      string   // why it cannot take over, or what it waits for; "" for nothing
-	Warning     string   // what else is wrong, though it can take over; "" for nothing
+	Warning     string   // what else is wrong, without preventing a takeover; "" for nothing
 	OldData     []string // what exists only in directories of earlier tenures
 }
 
@@ -65,8 +65,8 @@ type standbyRecord struct {
 	OldData     []string `json:"old_data,omitempty"`
 }
 
-// NewStandby returns the handler of a standby. /healthz succeeds, /readyz is 503 with the
-// status, /metrics is for the same readers as on a primary, and everything else is 503.
+// NewStandby returns the handler of a standby. /healthz succeeds, /readyz is 503 with the status,
+// /metrics serves the same readers as on a primary, and everything else is 503.
 func NewStandby(cfg StandbyConfig) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -110,7 +110,7 @@ func writeStandby(w http.ResponseWriter, status int, record any) {
 	}
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	w.Write(append(text, '\n')) // a client that has gone away does not get it
+	w.Write(append(text, '\n')) // the client may have disconnected
 }
 
 func (cfg *StandbyConfig) mayReadMetrics(r *http.Request) bool {
@@ -135,5 +135,5 @@ func (cfg *StandbyConfig) metrics(w http.ResponseWriter) {
 		return
 	}
 	w.Header().Set("Content-Type", metricsType)
-	w.Write(text.Bytes()) // a scraper that has gone away does not get it
+	w.Write(text.Bytes()) // the scraper may have disconnected
 }

@@ -24,11 +24,11 @@ const (
 
 // streamRecord is the result of a stream of events.
 type streamRecord struct {
-	Accepted int `json:"accepted"` // events that are stored, including those that were before
+	Accepted int `json:"accepted"` // events that are stored, including those that existed before
 	Added    int `json:"added"`    // events among them that are new
 }
 
-// partial is the error of a stream some of whose events were stored.
+// partial is the error of a stream of which some events were stored.
 type partial struct {
 	error
 	accepted int
@@ -54,8 +54,8 @@ type chunkMark struct {
 	stored   time.Time
 }
 
-// streamAcks counts the events of a stream that may be acknowledged. The stream waits
-// for the replica only at its end, not after each chunk.
+// streamAcks counts the events of a stream that may be acknowledged. The stream waits for the
+// replica only at its end, not after each chunk.
 type streamAcks struct {
 	req   *request
 	count int         // events that may be acknowledged
@@ -105,9 +105,9 @@ func (l *streamAcks) end(err error) error {
 	return partial{err, l.count}
 }
 
-// publishStream stores a stream of events, one per line, in chunks of what has arrived,
-// up to MaxPublishEvents. Each chunk is on disk before more is read. The stream ends at
-// the first invalid line; all events before it are stored.
+// publishStream stores a stream of events, one per line, in chunks of what has arrived, up to
+// MaxPublishEvents. Each chunk is on disk before more is read. The first invalid line ends the
+// stream; all events before it are stored.
 func (h eventHandlers) publishStream(req *request) (answer, error) {
 	buffer, ok := h.api.lines.Get().(*[]byte)
 	if !ok {
@@ -166,8 +166,8 @@ func (h eventHandlers) publishStream(req *request) (answer, error) {
 	}
 }
 
-// publishChunk stores a chunk and counts its events. If an id in it is taken, it stores
-// the events before that one. numbers are those of the lines.
+// publishChunk stores a chunk and counts its events. If an ID in it is taken, publishChunk stores
+// the events before that one. numbers are the line numbers of the events.
 func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, numbers []int, done *streamRecord) error {
 	ctx, cancel := context.WithTimeout(req.ctx, h.api.timeout)
 	added, err := h.api.store.Events().Publish(ctx, req.program(), chunk)
@@ -193,8 +193,8 @@ func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, numbers
 	return h.publishChunk(req, chunk[half:], numbers[half:], done)
 }
 
-// lineError adds the number of the line to an error. An error without a parameter, such
-// as invalid JSON, gets the event as its parameter.
+// lineError adds the line number to an error. An error without a parameter, such as invalid JSON,
+// gets the event as its parameter.
 func lineError(e *webhook.Error, at string, number int) *webhook.Error {
 	if len(e.Validations) == 0 {
 		e = webhook.Invalid(webhook.Validation{
@@ -228,9 +228,9 @@ type lineReader struct {
 	err        error // of src
 }
 
-// next returns the next line, which is valid until the following call. Of a line longer
-// than maxLine it may return a part that is also longer than maxLine. After the last line
-// it returns io.EOF. It does not return a line that an error has cut off.
+// next returns the next line, which is valid until the following call. If the line is longer than
+// maxLine, next may return only a part, itself longer than maxLine. After the last line it returns
+// io.EOF. It does not return a line that a read error has cut off.
 func (l *lineReader) next() ([]byte, error) {
 	for {
 		if i := bytes.IndexByte(l.buf[l.seen:l.end], '\n'); i >= 0 {

@@ -25,13 +25,13 @@ func (s *service) sendLines(body io.Reader) response {
 	return s.serve(r)
 }
 
-// count returns the number of events in the log, at most a page.
+// count returns the number of events in the log, at most one page.
 func (s *service) count() int {
 	s.t.Helper()
 	return len(data[[]identified](s.t, s.send("GET", "/v2/events?page[size]=100", "")))
 }
 
-// line is the n-th of a series of events.
+// line returns event n of a series.
 func line(n int) string {
 	return fmt.Sprintf(`{"id":"0198f6a2-7c1e-7d4b-9a41-%012d","name":"content_updated","version":"1","content_id":%d}`, n, n)
 }
@@ -140,7 +140,7 @@ func TestLongStream(t *testing.T) {
 	}
 }
 
-// The position of a conflict in a chunk is found.
+// A stream names the position of a conflict within a chunk.
 func TestConflictInAChunk(t *testing.T) {
 	s := start(t)
 	for at := range 9 {
@@ -211,8 +211,8 @@ func http2Transport(t *testing.T, handler http.Handler) *http.Transport {
 	return transport
 }
 
-// A stream may take any time as long as data arrives; each line is stored before the
-// next has arrived. A silent stream times out.
+// A stream may take any time as long as data arrives; each line is stored before the next arrives.
+// A silent stream times out.
 func TestSlowStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)

@@ -151,15 +151,15 @@ func (h subscriptionHandlers) update(req *request) (answer, error) {
 	})
 }
 
-// delete returns the record as it was. Its deliveries are ended in the background.
+// delete returns the record as it was before the deletion. Its deliveries end in the background.
 func (h subscriptionHandlers) delete(req *request) (answer, error) {
 	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
 		return w.Subscriptions().Delete(req.program(), req.subscription.ID, req.actor())
 	})
 }
 
-// change runs a write that changes the subscription if the preconditions of the request
-// are met in it.
+// change runs a write that changes the subscription, if the preconditions of the request are met
+// within that write.
 func (h subscriptionHandlers) change(req *request, change func(store.Write) (webhook.Subscription, error)) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {
@@ -203,8 +203,8 @@ func (h subscriptionHandlers) ping(req *request) (answer, error) {
 	return h.sent("ping", &s, &d, err)
 }
 
-// sent returns the response with the first attempt of a ping or a test. After the timeout it
-// continues as a delivery, which the error names.
+// sent returns the response with the first attempt of a ping or a test. After the timeout the ping
+// or test continues as a delivery, which the error names.
 func (h subscriptionHandlers) sent(noun string, s *webhook.Subscription, d *webhook.Delivery, err error) (answer, error) {
 	if errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		err = webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(

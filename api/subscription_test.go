@@ -126,7 +126,8 @@ func TestSubscriptionFields(t *testing.T) {
 	}
 }
 
-// Creating rejects properties that an update ignores, since they may be sent back to it.
+// Creating a subscription rejects properties that an update ignores because clients may send them
+// back.
 func TestSubscriptionReadOnlyFields(t *testing.T) {
 	s := start(t)
 	update := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated")
@@ -144,7 +145,7 @@ func TestSubscriptionReadOnlyFields(t *testing.T) {
 	wantFault(t, "another id", s.send("PUT", update, `{"id":"x"}`), "invalid_value", "id")
 }
 
-// What creating and reading a subscription returned can be sent back as it is.
+// Clients can send back what creating and reading a subscription returned.
 func TestWholeRecordSentBack(t *testing.T) {
 	s := start(t)
 	const secret = "whsec_c2VjcmV0IG9mIHRoZSBwYXJ0bmVyJ3Mgb3duLCAzMkI="
@@ -170,7 +171,7 @@ func TestWholeRecordSentBack(t *testing.T) {
 	}
 }
 
-// An update that would change the signing secret is refused, since it would do nothing.
+// An update that would change the signing secret is refused rather than ignored.
 func TestUpdateKeepsSecret(t *testing.T) {
 	s := start(t)
 	id := s.subscribe("content_updated")

@@ -35,7 +35,7 @@ type tokenHandlers struct{ api *API }
 
 // read shows the token that the request carries.
 func (h tokenHandlers) read(req *request) (answer, error) {
-	t, err := h.api.store.Tokens().Get(req.ctx, req.token.ID) // the cached one has an old UsedAt
+	t, err := h.api.store.Tokens().Get(req.ctx, req.token.ID) // the cached token has an old UsedAt
 	return answer{data: newTokenRecord(&t)}, err
 }
 
@@ -56,14 +56,13 @@ func (h tokenHandlers) list(req *request) (answer, error) {
 	return listAnswer(tokens, newTokenRecord, newPageMeta(&req.query, total), err)
 }
 
-// all lists the tokens of all programs and of the installation for the owner.
+// all lists the tokens of all programs and of the installation, for the owner.
 func (h tokenHandlers) all(req *request) (answer, error) {
 	tokens, err := h.api.store.Tokens().List(req.ctx)
 	return answer{data: tokens}, err
 }
 
-// create creates a token of a program and returns its secret, which no later response
-// contains.
+// create creates a token of a program and returns its secret, which no later response contains.
 func (h tokenHandlers) create(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
@@ -81,7 +80,7 @@ func (h tokenHandlers) insert(req *request, fields *webhook.NewToken) (answer, e
 	return h.api.create(req, func(w store.Write) (answer, error) {
 		if req.tenant != nil {
 			if _, err := w.Programs().Get(req.tenant.ID); err != nil {
-				return answer{}, err // erased since it was found
+				return answer{}, err // the program was erased in the meantime
 			}
 		}
 		t, secret, err := w.Tokens().Create(*fields, req.actor())

@@ -123,8 +123,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// wantScope checks the response to a token that lacks only the scope of a route, and that this
-// scope alone is enough.
+// wantScope checks the response to a token that lacks only the route's scope, and that this scope
+// alone is enough.
 func (s *service) wantScope(rt *route, r response, target string) {
 	t, name := s.t, rt.method+" "+rt.pattern
 	t.Helper()

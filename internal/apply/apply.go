@@ -27,10 +27,10 @@ import (
 	"service/webhook"
 )
 
-// Result is what became of a change.
+// Result is the outcome of a change.
 type Result struct {
 	Change *Change
-	Err    error // nil if it was made
+	Err    error // nil if the change was made
 }
 
 // errSkipped is the error of a change that was not attempted.
@@ -39,8 +39,8 @@ var errSkipped = errors.New("not attempted")
 // Skipped reports whether a change was not attempted.
 func (r Result) Skipped() bool { return errors.Is(r.Err, errSkipped) }
 
-// Resolve reads the secrets that the changes of a plan need, and adds what is wrong with them
-// to its problems. lookup returns environment variables.
+// Resolve reads the secrets that the changes of a plan need, and adds problems with them to the
+// plan's problems. lookup returns environment variables.
 func (p *Plan) Resolve(lookup func(string) (string, bool)) {
 	for _, c := range p.Changes {
 		for _, r := range c.calls {
@@ -65,10 +65,10 @@ func (p *Plan) Resolve(lookup func(string) (string, bool)) {
 	}
 }
 
-// Apply makes the changes of a resolved plan in their order and reports each result. A refused change
-// does not end the run, but the changes that need it are skipped, and so is the rest of a
-// program that is at its rate limit. If the service cannot be reached, or ctx ends, the rest is
-// skipped. It returns the number of changes made.
+// Apply makes the changes of a resolved plan in order and reports each result. A refused change
+// does not end the run, but the changes that depend on it are skipped, and so is the rest of a
+// program that has reached its rate limit. If the service cannot be reached, or ctx ends, the
+// remaining changes are skipped. Apply returns the number of changes made.
 func (c *Client) Apply(ctx context.Context, p *Plan, report func(Result)) (made int, err error) {
 	blocked := make(map[string]string) // by program: why its other changes are skipped
 	for i := range p.Changes {
@@ -108,7 +108,7 @@ func refused(err error) bool {
 	return errors.As(err, &r) && !errors.As(err, &temporary) && r.Status != http.StatusUnauthorized && r.Status != http.StatusForbidden
 }
 
-// rateLimited reports whether a program is at its rate limit. The platform token's limit
+// rateLimited reports whether a program has reached its rate limit. The platform token's limit
 // concerns the whole run.
 func rateLimited(err error) bool {
 	var r *Refusal
@@ -142,9 +142,9 @@ func (c *Client) make(ctx context.Context, change *Change) (err error) {
 	return nil
 }
 
-// secretTo sends a request and writes the secret in its response to a new file. The pending
-// file exists from before the request until then, so that a run after a crash knows that a
-// secret is lost.
+// secretTo sends a request and writes the secret in its response to a new file. The pending file
+// exists from before the request until then, so that after a crash the next run knows that a secret
+// is lost.
 func (c *Client) secretTo(ctx context.Context, r call) error {
 	if err := begin(r.file, time.Now()); err != nil {
 		return fmt.Errorf("no request was sent: %w", err)

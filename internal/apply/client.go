@@ -32,10 +32,10 @@ type Client struct {
 	Note     func(format string, args ...any)
 }
 
-// Temporary is an error that a later request may not have.
+// Temporary is an error that may not recur in a later request.
 type Temporary struct {
 	Err   error
-	After time.Duration // the least time to wait
+	After time.Duration // minimum time to wait
 	Once  bool          // this run must not send the request again
 }
 
@@ -54,7 +54,7 @@ func (e *Refusal) Error() string { return e.Detail }
 // maxResponse bounds a response, in bytes.
 const maxResponse = 64 << 20
 
-// Paths of the API.
+// API paths.
 const (
 	programsPath      = "/v2/programs/"
 	subscriptionsPath = "/v2/webhooks/subscriptions"
@@ -62,12 +62,12 @@ const (
 
 func tokensPath(program string) string { return programsPath + url.PathEscape(program) + "/tokens" }
 
-// call is a request of the API.
+// call is an API request.
 type call struct {
-	method, path string             // the path with its query
+	method, path string             // the path includes the query
 	program      string             // to act in; "" for none
 	body         Settings           // as JSON; nil for none
-	secrets      map[string]*Secret // properties of the body that are secrets; those of headers as headers.NAME
+	secrets      map[string]*Secret // secret properties of the body; secret headers are headers.NAME
 	field, file  string             // the secret in the response and the file to create with it; "" for none
 }
 
@@ -116,7 +116,7 @@ func (c *Client) do(ctx context.Context, r call) (*envelope, error) {
 // requestTime limits one request.
 const requestTime = 2 * time.Minute
 
-// try sends a request once, with an Idempotency-Key unless that is "".
+// try sends a request once, with an Idempotency-Key unless key is "".
 func (c *Client) try(ctx context.Context, r call, key string) (*envelope, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -167,7 +167,7 @@ func (c *Client) try(ctx context.Context, r call, key string) (*envelope, error)
 }
 
 // unknownOutcome sets Once in the error of a request if sending the request again could create a
-// second record. The next run finds the first.
+// second record. The next run finds the first record.
 func (c *Client) unknownOutcome(r call, err error) error {
 	var temporary Temporary
 	if r.method == http.MethodPost && !c.Replays && errors.As(err, &temporary) {
@@ -177,8 +177,8 @@ func (c *Client) unknownOutcome(r call, err error) error {
 	return err
 }
 
-// ReadError returns the error of a response that is no success, as the API describes it. It returns another
-// error if the response is not the API's.
+// ReadError returns the error of an unsuccessful response, as the API describes it. It returns
+// another error if the response is not from the API.
 func ReadError(resp *http.Response, body []byte) (*webhook.Error, error) {
 	var problem struct {
 		Error struct {
@@ -215,11 +215,11 @@ func refusal(resp *http.Response, body []byte, program string) error {
 	return refused
 }
 
-// pageSize is the number of records that a page of a list has.
+// pageSize is the number of records per page of a list.
 const pageSize = 100
 
-// list returns every record of a list. path has a query. A record that two pages have, because
-// others were created or removed between the requests, counts once.
+// list returns every record of a list. path must contain a query. A record that appears on two
+// pages, because others were created or removed between the requests, counts once.
 func list[T any](ctx context.Context, c *Client, path, program string, id func(*T) string) (all []T, err error) {
 	seen := make(map[string]bool)
 	page := ""
@@ -252,7 +252,7 @@ const (
 )
 
 // State reads the current state of what a file mentions. An error that concerns one program is
-// set in its state, and the others are read.
+// stored in that program's state, and State reads the others.
 func (c *Client) State(ctx context.Context, f *File) (*State, error) {
 	s := &State{EventTypes: make(map[string]json.RawMessage), Programs: make(map[string]*ProgramState)}
 	if err := c.eventTypes(ctx, s); err != nil {
@@ -295,8 +295,8 @@ func (c *Client) contents(ctx context.Context, p *Program, state *ProgramState) 
 	return err
 }
 
-// unusable returns why nothing in a program can be changed, by its status in the API; nil if it
-// can.
+// unusable returns why nothing in a program can be changed, according to its status in the API; nil
+// if it can.
 func unusable(status string) error {
 	switch status {
 	case "", "active":

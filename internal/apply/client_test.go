@@ -18,13 +18,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// exchange is a client whose requests are answered by a handler without a network, so that
-// time can be fake.
+// exchange returns a client whose requests a handler answers without a network, so that time can be
+// fake.
 func exchange(t *testing.T, handler http.HandlerFunc) (c *Client, sent *[]string) {
 	t.Helper()
 	sent = new([]string)
 	c = &Client{BaseURL: "http://service", Replays: true, RetryFor: time.Minute, Note: func(string, ...any) {}}
-	var mu sync.Mutex // the client reads several programs at a time
+	var mu sync.Mutex // the client reads several programs concurrently
 	c.Send = func(req *http.Request) (*http.Response, error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -144,8 +144,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestStateOfOneProgram checks that the state of a program has the errors that concern it, and
-// that other errors end the reading.
+// TestStateOfOneProgram checks that a program's state contains the errors that concern the program,
+// and that other errors stop the reading.
 func TestStateOfOneProgram(t *testing.T) {
 	const file = `programs:
   - {id: bad, subscriptions: [{url: https://a.example, events: [ping]}],
@@ -176,7 +176,7 @@ func TestStateOfOneProgram(t *testing.T) {
 // stateTest is a run in which the program bad is refused.
 type stateTest struct {
 	name   string
-	path   string // that refuses the program bad
+	path   string // for which the program bad is refused
 	status int
 	bad    string // status of the program in the list
 	want   string // part of the error of the program
@@ -225,8 +225,8 @@ func (test *stateTest) run(t *testing.T, file string) {
 	}
 }
 
-// TestRateLimitedProgram checks that the rest of a program that is at its rate limit is skipped
-// after one wait, and that the other programs get their changes.
+// TestRateLimitedProgram checks that the rest of a program that has reached its rate limit is
+// skipped after one wait, and that the other programs get their changes.
 func TestRateLimitedProgram(t *testing.T) {
 	const file = `programs:
   - {id: bad, subscriptions: [{url: https://a.example, events: [ping]}, {url: https://b.example, events: [ping]}]}

@@ -17,8 +17,9 @@ import (
 var settingOrder = []string{"name", "description", "limits", "max_subscriptions", "rate_limit", "portal_origins",
 	"events", "active", "ordered", "max_in_flight", "max_per_second", "max_events"}
 
-// settings returns the wanted settings that differ from the current ones, and how. The lists are
-// sets. current is nil for a new record, which needs all. f is their schema and at begins their names.
+// settings returns the wanted settings that differ from the current ones, and how they differ.
+// Lists compare as sets. current is nil for a new record, which needs all settings. f is the schema
+// of the settings and at is the prefix of their names.
 func settings(wanted, current Settings, f *jsonschema.Schema, at string) (changed Settings, details []string) {
 	changed = make(Settings)
 	byOrder := func(a, b string) int {
@@ -57,8 +58,7 @@ func settings(wanted, current Settings, f *jsonschema.Schema, at string) (change
 	return changed, details
 }
 
-// texts returns the items of a list of texts, or of the events of a subscription as the API has
-// them.
+// texts returns the items of a list of texts, or of a subscription's events in the API's form.
 func texts(list any) (all []string) {
 	items, _ := list.([]any)
 	for _, one := range items {
@@ -98,8 +98,8 @@ func setChange(before, after []string) string {
 // maxDifferences bounds the differences of two schemas that are printed.
 const maxDifferences = 8
 
-// compareJSON returns how two JSON documents differ, nil if they do not. The order of keys
-// does not count.
+// compareJSON returns how two JSON documents differ, nil if they do not. The order of keys is
+// insignificant.
 func compareJSON(before, after json.RawMessage) []string {
 	a, errA := decodeJSON(before)
 	b, errB := decodeJSON(after)
@@ -165,8 +165,7 @@ func compareObjects(a, b map[string]any, at string, all *[]string) {
 	}
 }
 
-// sameNumber compares numbers exactly: 1 and 1.0 are the same, and large integers do not lose
-// digits.
+// sameNumber compares numbers exactly: 1 and 1.0 are the same, and large integers keep all digits.
 func sameNumber(a, b json.Number) bool {
 	if a == b || overflows(string(a)) || overflows(string(b)) {
 		return a == b

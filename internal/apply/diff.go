@@ -86,7 +86,7 @@ const (
 // Change is one step towards the desired state.
 type Change struct {
 	Op      Op
-	Noun    string   // what kind of record changes
+	Noun    string   // the kind of record that changes
 	Name    string   // of the record; a URL without its query, which may contain a secret
 	Details []string // what changes, for people
 	Program string   // that the record is in, or is; "" for an event type
@@ -106,15 +106,15 @@ func (c *Change) String() string {
 	return line
 }
 
-// Plan is what has to change.
+// Plan is the set of changes to make.
 type Plan struct {
-	Changes   []Change // in the order in which they have to be made
+	Changes   []Change // in the order in which they must be made
 	Unchanged int      // records that are as desired
 	Failed    []Failure
 	Problems  []Problem
 }
 
-// Failure is a program that cannot be compared, for which nothing is planned.
+// Failure is a program that cannot be compared. The plan contains no change for it.
 type Failure struct {
 	Program *Program
 	Err     error
@@ -124,8 +124,8 @@ type Failure struct {
 func (f *Failure) String() string { return "program " + f.Program.ID + ": " + f.Err.Error() }
 
 // Diff compares the desired state with the current one. The order of changes is event types,
-// programs, subscriptions, tokens. It reads nothing but the arguments: outputs has the state
-// of the files to create, by path.
+// programs, subscriptions, tokens. It reads nothing but its arguments: outputs is the state of the
+// files to create, by path.
 func Diff(ctx context.Context, f *File, current *State, outputs map[string]Output, options Options, now time.Time) *Plan {
 	d := differ{ctx: ctx, current: current, outputs: outputs, options: options, now: now, plan: new(Plan), types: make(map[string]bool)}
 	for name := range current.EventTypes {
@@ -168,7 +168,7 @@ type differ struct {
 	types   map[string]bool // every event type after the change
 }
 
-// change plans a change. One of a record that exists changes nothing without details.
+// change plans a change. A change of an existing record without details is none.
 func (d *differ) change(c Change) {
 	if c.Op != Create && len(c.Details) == 0 {
 		d.plan.Unchanged++
@@ -201,8 +201,8 @@ func (d *differ) eventType(t *EventType) {
 	d.change(c)
 }
 
-// incompatible returns why the API will refuse a change of an event type to a valid schema, nil if
-// it will not.
+// incompatible returns why the API would refuse changing an event type to a valid schema, nil if it
+// would not.
 func incompatible(t *EventType, before json.RawMessage) (reasons []string) {
 	for i, c := range webhook.CompareSchemas(before, t.Schema) {
 		if i == maxDifferences {
@@ -225,8 +225,8 @@ func (d *differ) program(p *Program) {
 	d.change(c)
 }
 
-// subscriptions compares the subscriptions of a program. One is identified by its URL. If the
-// file or the service has several with one URL, their descriptions tell them apart.
+// subscriptions compares the subscriptions of a program. The URL identifies a subscription. If the
+// file or the service contains several with one URL, their descriptions distinguish them.
 func (d *differ) subscriptions(p *Program) {
 	byURL := make(map[string][]*SubscriptionState)
 	if current := d.current.Programs[p.ID]; current != nil {
@@ -255,8 +255,8 @@ func (d *differ) subscriptions(p *Program) {
 	}
 }
 
-// match returns the current subscription that s describes, nil if there is none. If several
-// could be meant, it records a problem and returns false.
+// match returns the current subscription that s describes, nil if there is none. If several match,
+// it records a problem and returns false.
 func (d *differ) match(s *Subscription, wanted []*Subscription, current []*SubscriptionState) (*SubscriptionState, bool) {
 	if len(wanted) == 1 && len(current) == 1 {
 		return current[0], true
@@ -333,8 +333,7 @@ func (d *differ) subscription(s *Subscription, before *SubscriptionState) {
 	d.change(c)
 }
 
-// newSubscription adds what only the request that creates a subscription has.
-// setEvents adds the events of a subscription to its request, with their filters, if some of them
+// setEvents adds the events of a subscription and their filters to its request, if any of them
 // differ.
 func (s *Subscription) setEvents(before *SubscriptionState, c *Change, save *call) {
 	filters := make(webhook.Filters)
@@ -368,8 +367,8 @@ func (s *Subscription) setEvents(before *SubscriptionState, c *Change, save *cal
 // headerSecret begins the names of the secrets that are headers.
 const headerSecret = "headers."
 
-// headers adds the headers of a subscription to its request, as a whole, if other names are wanted or
-// if secrets are to be set again.
+// headers adds all headers of a subscription to its request, if other names are wanted or if
+// secrets are to be set again.
 func (d *differ) headers(s *Subscription, before *SubscriptionState, c *Change, save *call) {
 	names := slices.Sorted(maps.Keys(s.Headers))
 	same := slices.Equal(names, before.HeaderNames)
@@ -390,6 +389,7 @@ func (d *differ) headers(s *Subscription, before *SubscriptionState, c *Change, 
 	}
 }
 
+// newSubscription adds what only the request that creates a subscription contains.
 func (d *differ) newSubscription(s *Subscription, c *Change, create *call) {
 	create.body["url"] = s.URL
 	if s.SigningSecret != nil {
@@ -457,8 +457,8 @@ func (d *differ) token(t *Token) {
 // clockSkew is how far the clocks of the service and of this machine may differ.
 const clockSkew = 5 * time.Minute
 
-// orphan reports whether a token is one that an interrupted run created without writing its
-// secret, so that nobody can have it.
+// orphan reports whether an interrupted run created a token without writing its secret, so that the
+// secret is lost.
 func (d *differ) orphan(t *Token, c *TokenState) bool {
 	return c.UsedAt == nil && c.CreatedAt.After(d.outputs[t.SecretFile].Began.Add(-clockSkew))
 }
@@ -485,7 +485,7 @@ func (d *differ) create(t *Token, others []TokenState) {
 	d.change(c)
 }
 
-// keep plans the revocation of the others with the name of a token that is as desired.
+// keep keeps a token that is as desired, and plans the revocation of the others with its name.
 func (d *differ) keep(t *Token, same *TokenState, others []TokenState) {
 	c := Change{Op: Revoke, Noun: "token", Name: t.ProgramID + " " + t.Name + " (" + same.ID + ")", Program: t.ProgramID}
 	for _, o := range others {

@@ -49,7 +49,7 @@ func token(id string, scopes ...string) TokenState {
 	return TokenState{ID: id, Name: "backend", User: "me", Scopes: scopes, CreatedAt: now}
 }
 
-// The starts of files with one subscription or token.
+// Beginnings of files with one subscription or token.
 const (
 	hook  = "programs:\n- id: acme\n  subscriptions:\n  - {url: 'https://a.example/?key=1', events: [pong, ping]"
 	hooks = hook + "}\n  - {url: 'https://a.example/?key=1', events: [ping], description: second}\n"
@@ -224,8 +224,8 @@ var diffTests = []struct {
 		state: tokens(token("t1", "events.write", "events.read")), output: Output{Began: now, Exists: true}},
 }
 
-// TestDiff compares files with states. want has the lines of the changes, and failures
-// that begin with ?, and problems that begin with !.
+// TestDiff compares files with states. want lists the changes, the failures, which begin with ?,
+// and the problems, which begin with !.
 func TestDiff(t *testing.T) {
 	for _, test := range diffTests {
 		t.Run(test.name, func(t *testing.T) {
@@ -262,7 +262,7 @@ func withHeader() *State {
 
 const filter7 = `{all: [{path: id, op: eq, value: "7"}]}`
 
-// withFilter has a filter for an event.
+// withFilter returns a state with a filter for an event.
 func withFilter(name string) *State {
 	var s SubscriptionState
 	text := `{"id":"s1","url":"https://a.example/?key=1","description":"","active":true,"ordered":false,"max_in_flight":8,` +
@@ -311,7 +311,7 @@ func requests(t *testing.T, plan *Plan) (all []string) {
 	return all
 }
 
-// TestRequests checks the requests that make changes: they have what differs, and nothing else.
+// TestRequests checks that the requests that make changes contain what differs, and nothing else.
 func TestRequests(t *testing.T) {
 	const post, put = "acme POST /v2/webhooks/subscriptions", "acme PUT /v2/webhooks/subscriptions/s1"
 	for _, test := range []struct {

@@ -26,7 +26,7 @@ type File struct {
 type EventType struct {
 	Line       int `json:"-"`
 	Name       string
-	Schema     json.RawMessage // also of a schema file
+	Schema     json.RawMessage // inline or from a schema file
 	SchemaFile string          `json:"schema_file"`
 }
 
@@ -44,7 +44,7 @@ type Subscription struct {
 	Line        int    `json:"-"`
 	ProgramID   string `json:"-"`
 	URL         string
-	Description string // also in Settings
+	Description string // repeated in Settings
 	Events      []string
 	FilterTexts map[string]json.RawMessage `json:"filters"`
 	Settings    Settings                   `json:"-"`
@@ -53,7 +53,7 @@ type Subscription struct {
 	Headers           map[string]*Secret // nil if the file has none, empty to remove all
 	Filters           webhook.Filters    `json:"-"`                   // nil if the file has none, empty to remove all
 	SigningSecret     *Secret            `json:"signing_secret"`      // of a new subscription; nil generates one
-	SigningSecretFile string             `json:"signing_secret_file"` // where the generated one is written; "" for nowhere
+	SigningSecretFile string             `json:"signing_secret_file"` // where the generated secret is written; "" for nowhere
 }
 
 // Token is a desired access token.
@@ -76,7 +76,7 @@ type Secret struct {
 	Null bool   `json:"-"` // no secret
 }
 
-// Settings are the properties of a record that can be compared, as the API has them.
+// Settings are the properties of a record that can be compared, in the API's form.
 type Settings map[string]any
 
 // decode decodes a record and returns all its properties.
@@ -192,7 +192,7 @@ func (b *builder) file(f *File) {
 	}
 }
 
-// once reports a name that occurs twice.
+// once reports a name that occurs more than once.
 func (b *builder) once(lines map[string]int, name string, at place) {
 	if before := lines[name]; before > 0 {
 		b.fail(at, "%s is already in line %d", quoted(name), before)

@@ -11,10 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// whole is a file with every key.
 // filtered begins a file with filters.
 const filtered = "programs:\n  - id: acme\n    subscriptions:\n      - {url: 'https://a.example', events: [ping], filters: "
 
+// whole is a file with every key.
 const whole = `event_types:
   - name: order.shipped
     schema:
@@ -128,8 +128,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// faults are files with the problem that is reported. beyond means that a JSON Schema cannot
-// express the rule.
+// faults are files with the problem that is reported. beyond marks rules that a JSON Schema cannot
+// express.
 var faults = []struct {
 	name, text, want string
 	beyond           bool

@@ -25,14 +25,14 @@ import (
 	"service/internal/terminal"
 )
 
-// Limits of a file. The schema has those of its values.
+// Limits of a file. The schema contains the limits of its values.
 const (
 	maxFile   = 16 << 20 // bytes
 	maxValues = 1 << 21  // values, with each use of an alias
 	maxDepth  = 32       // of the schema of an event type, as in the API
 )
 
-// Problem is what is wrong in a line of the file.
+// Problem is an error in a line of the file.
 type Problem struct {
 	Line int // 0 if it concerns the whole file
 	Text string
@@ -63,9 +63,9 @@ func (p *Problems) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// Schema returns the JSON Schema of the file, for editors. Files that it accepts are refused if
-// they are YAML that other readers read differently, if a text has more bytes than the limit in
-// characters, and for duplicate names, missing files and unknown events.
+// Schema returns the JSON Schema of the file, for editors. The parser refuses some files that the
+// schema accepts: YAML that other readers read differently, a text that has more bytes than its
+// limit in characters, duplicate names, missing files and unknown events.
 func Schema() []byte { return docs.ApplySchema }
 
 // fileSchema returns the schema, compiled. The title of a value completes "must be".
@@ -80,7 +80,7 @@ var fileSchema = sync.OnceValue(func() *jsonschema.Schema {
 	return c.MustCompile("apply.schema.json")
 })
 
-// checkTime checks a time, which must be in the years that the API can store.
+// checkTime checks that a time is within the years that the API can store.
 func checkTime(v any) error {
 	s, ok := v.(string)
 	if !ok {
@@ -125,7 +125,8 @@ func (at place) item(i int, n *yaml.Node) place {
 	return child
 }
 
-// find returns a place below, by names of properties and indexes of items that exist.
+// find returns a place below this one, by names of properties and indexes of items, which must
+// exist.
 func (at place) find(location ...string) place {
 	for _, name := range location {
 		n := target(at.node)
@@ -143,7 +144,7 @@ func (at place) find(location ...string) place {
 	return at
 }
 
-// target follows an alias. What it points to is never an alias itself.
+// target follows an alias. Its result is never an alias itself.
 func target(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -156,8 +157,8 @@ func (at place) allows(name string) bool {
 	return at.schema == nil || slices.Contains(at.schema.Types.ToStrings(), name)
 }
 
-// isSecret reports whether the value is a reference to a secret. What is written there instead
-// may be the secret, and is not quoted.
+// isSecret reports whether the value is a reference to a secret. Messages do not quote such a
+// value, because the secret itself may be written there.
 func (at place) isSecret() bool { return at.schema != nil && at.schema.Properties["env"] != nil }
 
 // names returns the properties that an object may have.
@@ -203,7 +204,7 @@ func (p *parser) fail(at place, format string, args ...any) {
 	p.problem(at.line(), at.path, format, args...)
 }
 
-// refuse records that a value is not what it must be, once, and writes null instead of it.
+// refuse records, once, that a value is not what it must be, and writes null instead of it.
 func (p *parser) refuse(at place, text string) {
 	if !p.wrong[at.path] {
 		p.fail(at, "%s", text)
@@ -255,8 +256,8 @@ const emptyFile = "is empty; it must have event_types or programs"
 
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): (.*)$`)
 
-// syntaxProblem returns an error of the YAML library as a problem. The library does not
-// quote values of the file.
+// syntaxProblem returns an error of the YAML library as a problem. The library does not quote
+// values of the file.
 func syntaxProblem(err error) Problem {
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 		line, _ := strconv.Atoi(m[1])
@@ -265,8 +266,8 @@ func syntaxProblem(err error) Problem {
 	return Problem{0, "invalid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 }
 
-// convert appends a value as JSON. The number of values is bounded because aliases of aliases
-// can grow without limit. What the schema refuses by its type is not descended into.
+// convert appends a value as JSON. It bounds the number of values because aliases of aliases can
+// grow without limit. It does not descend into values whose type the schema refuses.
 func (p *parser) convert(at place, depth int) {
 	n := target(at.node)
 	p.values++

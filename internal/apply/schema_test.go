@@ -34,8 +34,8 @@ func asJSON(t *testing.T, text []byte) any {
 	return value
 }
 
-// TestSchemaAgrees checks that the schema accepts the complete file, and refuses what the
-// parser refuses if a schema can express it.
+// TestSchemaAgrees checks that the schema accepts the complete file, and refuses what the parser
+// refuses wherever a schema can express the rule.
 func TestSchemaAgrees(t *testing.T) {
 	schema := fileSchema()
 	if err := schema.Validate(asJSON(t, []byte(whole))); err != nil {
@@ -107,7 +107,7 @@ func visit(v any, at string, check func(string, func(any))) {
 	}
 }
 
-// beyondSchema reports whether an error is about a rule that a JSON Schema cannot express.
+// beyondSchema reports whether an error concerns a rule that a JSON Schema cannot express.
 func beyondSchema(err error) bool {
 	if err == nil {
 		return false
@@ -120,8 +120,8 @@ func beyondSchema(err error) bool {
 	return false
 }
 
-// TestRulesOfTheService checks that the schema refuses nothing that the API accepts, and has its
-// limits.
+// TestRulesOfTheService checks that the schema refuses nothing that the API accepts, and states the
+// same limits.
 func TestRulesOfTheService(t *testing.T) {
 	program := fileSchema().Properties["programs"].Items2020
 	subscription := program.Properties["subscriptions"].Items2020.Properties

@@ -59,14 +59,14 @@ type Output struct {
 	Began   time.Time // when an interrupted run requested the secret; zero for none
 }
 
-// Pending reports whether an interrupted run has requested the secret and not written it.
+// Pending reports whether an interrupted run requested the secret without writing it.
 func (o Output) Pending() bool { return !o.Began.IsZero() && !o.Exists }
 
-// pendingSuffix ends the name of the file that exists from before a request for a secret
+// pendingSuffix ends the name of the pending file, which exists from before a request for a secret
 // until the secret is written.
 const pendingSuffix = ".pending"
 
-// pending is the content of that file.
+// pending is the content of a pending file.
 type pending struct {
 	Began time.Time `json:"began_at"`
 }
@@ -137,7 +137,7 @@ func finish(path, secret string) error {
 		return err
 	}
 	if err := os.Link(f.Name(), path); err != nil {
-		return err // a file that exists is an error of link
+		return err // link fails if the file exists
 	}
 	if err := durable.SyncDir(filepath.Dir(path)); err != nil {
 		return err
@@ -159,7 +159,7 @@ func Tidy(outputs map[string]Output) error {
 	for dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			continue // Diff reports it if a file has to be created there
+			continue // Diff reports it if a file must be created there
 		}
 		for _, e := range entries {
 			name, _, incomplete := strings.Cut(e.Name(), durable.TempSuffix)

@@ -99,7 +99,7 @@ func TestOutput(t *testing.T) {
 		t.Errorf("got %q", content)
 	}
 
-	// What interrupted runs leave is removed, and nothing else.
+	// Tidy removes only what interrupted runs leave.
 	for _, name := range []string{".unfinished-1", ".pending.unfinished-2", "2", "2.pending", "2.unfinished-3"} {
 		if err := os.WriteFile(path+name, nil, 0o600); err != nil {
 			t.Fatal(err)

@@ -5,8 +5,9 @@
 //	event_types/         the operator's own event types
 //	keys.age             secret.key, alert.secret and ca.key, if they exist: a tar archive,
 //	                     encrypted with a passphrase in the age format
-//	manifest.json        the list of files with checksums. It is the last file, so a
-//	                     truncated archive has none
+//
+// manifest.json        the list of files with checksums. It is the last file, so a truncated
+// archive lacks it
 //
 // The process with the open database creates a [Source]. [Write] creates the archive from the
 // output of the Source, and may run in another process.
@@ -131,8 +132,8 @@ func encrypt(w io.Writer, passphrase string) (io.WriteCloser, error) {
 	return age.Encrypt(w, to)
 }
 
-// decrypt returns a reader of what was encrypted with a passphrase. wrong is the error of another
-// passphrase.
+// decrypt returns a reader of data that was encrypted with a passphrase. wrong is the error for
+// another passphrase.
 func decrypt(r io.Reader, passphrase string, wrong error, damaged func(error) error) (io.Reader, error) {
 	identity, err := age.NewScryptIdentity(passphrase)
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 // EventTypes are the schemas of the event types that a program uses, by name.
 type EventTypes map[string]json.RawMessage
 
-// CheckedTypes are the event types of a program that a catalog can have.
+// CheckedTypes are event types that Check has compared with a catalog.
 type CheckedTypes struct {
-	Missing []*webhook.EventType // that the catalog lacks, in the order of their names
+	Missing []*webhook.EventType // the types that the catalog lacks, by name
 
 	catalog *webhook.Catalog
-	present []*webhook.EventType // of the catalog
+	present []*webhook.EventType // the catalog's types
 }
 
-// Check compares the event types with a catalog. The error is a *webhook.Error if a type cannot
-// be created, or if the catalog has it with a schema that may reject events of the program. The
-// check of many schemas takes a while, so it must not be part of a write.
+// Check compares the event types with a catalog. The error is a *webhook.Error if a type cannot be
+// created, or if the catalog's schema for it may reject events of the program. Checking many
+// schemas takes a while, so do not call Check in a write.
 func (e EventTypes) Check(ctx context.Context, catalog *webhook.Catalog) (CheckedTypes, error) {
 	c := CheckedTypes{catalog: catalog}
 	var faults []string
@@ -53,9 +53,9 @@ func (e EventTypes) Check(ctx context.Context, catalog *webhook.Catalog) (Checke
 	return c, nil
 }
 
-// Create creates the event types that the catalog lacks. Each is recorded in the audit log as a
-// change by actor. The error is a *webhook.Error if there are too many event types, or if one
-// that was checked has changed since.
+// Create creates the event types that the catalog lacks, and records each in the audit log as a
+// change by actor. The error is a *webhook.Error if there are too many event types, or if a checked
+// type has changed since.
 func (c CheckedTypes) Create(w store.Write, actor webhook.AuditEntry) error {
 	for _, t := range c.present {
 		if now, _ := c.catalog.Type(t.Name); now != t {

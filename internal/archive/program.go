@@ -30,7 +30,7 @@ import (
 //	program.json         the header again
 //	event_types.json     the schemas of the event types that the program uses, by name
 //	secret.key           decrypts the secrets in the database
-//	program.db           a database with the program alone
+//	program.db           a database that contains only the program
 const (
 	ProgramFormat   = 1 // version of the format
 	programKind     = "program"
@@ -49,11 +49,11 @@ type ProgramHeader struct {
 	Version   string    `json:"service_version"`
 	Schema    int       `json:"schema"`
 	ProgramID string    `json:"program_id"`
-	CreatedAt time.Time `json:"created_at"` // everything written before is included
+	CreatedAt time.Time `json:"created_at"` // everything written before that time is included
 	Bytes     int64     `json:"bytes"`      // of the database
 }
 
-// ProgramSource has the content of an export, in the process with the open database.
+// ProgramSource is the content of an export, in the process with the open database.
 type ProgramSource struct {
 	Header ProgramHeader
 	export *store.ProgramExport
@@ -89,19 +89,19 @@ func NewSourceOf(x *store.ProgramExport, catalog *webhook.Catalog, version strin
 	return s, nil
 }
 
-// ProgramRequest has the options of an export.
+// ProgramRequest contains the options of an export.
 type ProgramRequest struct {
 	ProgramID string `json:"program_id"`
-	// Copies is the number of files of the size of the database that the export adds to the disk
-	// of the data directory.
+	// Copies is the number of database-sized files that the export adds to the disk of the data
+	// directory.
 	Copies int `json:"copies"`
 }
 
 // Close removes the files of the source.
 func (s *ProgramSource) Close() error { return s.export.Remove() }
 
-// Send writes the source as a tar archive. It has the key of its secrets: who reads it must
-// encrypt it, or be as trusted as the service.
+// Send writes the source as a tar archive. The archive contains the key of its secrets: the reader
+// must encrypt the archive, or be as trusted as the service.
 func (s *ProgramSource) Send(w io.Writer) error {
 	about, err := json.Marshal(s.Header)
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *ProgramSource) Send(w io.Writer) error {
 // WriteProgram writes an export from the output of [ProgramSource.Send]. Before it writes the
 // database, it calls room, which may return an error.
 func WriteProgram(w io.Writer, from io.Reader, passphrase string, room func(bytes int64) error) (*ProgramHeader, error) {
-	var seen bytes.Buffer // what has been read of from to get the header
+	var seen bytes.Buffer // what was read of from to get the header
 	h, err := readProgramHeader(tar.NewReader(io.TeeReader(from, &seen)))
 	if err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ type ProgramFile struct {
 	Header ProgramHeader
 	f      io.ReadSeeker
 	begin  int64 // of the encrypted part
-	size   int64 // of that
+	size   int64 // of the encrypted part
 }
 
 // VerifyProgram reads an export completely and compares its checksum.
@@ -259,10 +259,10 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return nil, damagedProgramf("it has no header")
 }
 
-// errProgramPassphrase means that the passphrase does not decrypt an export.
+// errProgramPassphrase means that the passphrase does not decrypt the export.
 var errProgramPassphrase = errors.New("wrong passphrase for this export")
 
-// Open decrypts the export. The result is that of [ProgramSource.Send].
+// Open decrypts the export. The result is the output of [ProgramSource.Send].
 func (p *ProgramFile) Open(ctx context.Context, passphrase string) (io.Reader, error) {
 	if _, err := p.f.Seek(p.begin, io.SeekStart); err != nil {
 		return nil, err
@@ -272,7 +272,7 @@ func (p *ProgramFile) Open(ctx context.Context, passphrase string) (io.Reader, e
 	})
 }
 
-// ReceivedProgram is an export whose database is in a file in the data directory.
+// ReceivedProgram is an export whose database is a file in the data directory.
 type ReceivedProgram struct {
 	Header ProgramHeader
 	Path   string // of the database

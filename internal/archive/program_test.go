@@ -116,7 +116,7 @@ func TestProgramRoundTrip(t *testing.T) {
 	}
 }
 
-// TestProgramDamage checks that every changed byte, and every cut, is found.
+// TestProgramDamage checks that every changed byte and every truncation is detected.
 func TestProgramDamage(t *testing.T) {
 	st, _ := testProgram(t)
 	b := exportOf(t, st, "acme")

@@ -31,8 +31,8 @@ type Archive struct {
 	encrypted []byte // keys.age, nil for none
 }
 
-// Read extracts an archive into the directory dir, except for the encrypted keys. It verifies
-// sizes and checksums. A damaged archive, or one of a newer version, is an error.
+// Read extracts an archive into the directory dir, except for the encrypted keys. It verifies sizes
+// and checksums. A damaged archive, or one written by a newer version, is an error.
 func Read(ctx context.Context, r io.Reader, dir string) (*Archive, error) {
 	a := &Archive{}
 	var got []File

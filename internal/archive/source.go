@@ -15,14 +15,13 @@ import (
 	"service/store"
 )
 
-// Request has the options of a backup.
+// Request contains the options of a backup.
 type Request struct {
 	Keys   bool `json:"keys"`   // include the keys
 	Copies int  `json:"copies"` // number of copies of the database that must fit on the data directory's disk
 }
 
-// Source has the contents of a backup: a snapshot of the database, and files of the data
-// directory.
+// Source is the content of a backup: a snapshot of the database, and files of the data directory.
 type Source struct {
 	snapshot *store.Snapshot
 	manifest Manifest // without Files
@@ -30,7 +29,7 @@ type Source struct {
 	keys     []content // secret
 }
 
-// NewSource takes a snapshot of a store and reads the other files. version is that of the
+// NewSource takes a snapshot of a store and reads the other files. version is the version of the
 // binary. The caller must call Close.
 func NewSource(ctx context.Context, st *store.Store, r *Request, version string) (_ *Source, err error) {
 	sqlite, err := store.SQLiteVersion()
@@ -38,7 +37,7 @@ func NewSource(ctx context.Context, st *store.Store, r *Request, version string)
 		return nil, err
 	}
 	s := Source{manifest: Manifest{Format: manifestFormat, Version: version, SQLiteVersion: sqlite}}
-	if r.Keys { // without its key, the CA's certificate is useless
+	if r.Keys { // without ca.key, the CA's certificate is useless
 		if err := read(&s.plain, st.Dir(), caFile); err != nil {
 			return nil, err
 		}

@@ -2,6 +2,6 @@
 
 package archive
 
-// scryptWork is small in tests with the race detector, which slows scrypt down by far and finds
+// scryptWork is small in tests with the race detector, which makes scrypt much slower and finds
 // nothing in it.
 const scryptWork = 10

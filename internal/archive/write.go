@@ -60,8 +60,8 @@ func Write(w io.Writer, from io.Reader, passphrase string, room func(bytes int64
 	return m, out.tar.Close()
 }
 
-// copyFiles copies the files of a source, of which the database is the last. It does not copy
-// the keys but returns them.
+// copyFiles copies the files of a source, the database last. It returns the keys instead of copying
+// them.
 func (w *writer) copyFiles(in *tar.Reader, room func(bytes int64) error) (keys []content, err error) {
 	for done := false; !done; {
 		h, err := in.Next()

@@ -66,8 +66,8 @@ type Workload struct {
 
 	// Prepare, unless nil, returns further flags of serve. data will be its data directory.
 	Prepare func(data string) ([]string, error)
-	// Watch, unless nil, is called before events are published to the service at url, and done with
-	// the result.
+	// Watch, unless nil, is called before events are published to the service at url. done is
+	// called with the result.
 	Watch func(url string) (done func(*Result) error, err error)
 
 	// load publishes until subject.until and returns without waiting for the deliveries.
@@ -103,7 +103,7 @@ type subject struct {
 	next         atomic.Int64
 	acknowledged atomic.Int64
 	publishedMu  sync.Mutex
-	published    []time.Duration // duration of requests with one event
+	published    []time.Duration // durations of requests with one event
 	toOne        []time.Duration // the same, for a program with one subscription
 	busy         time.Duration   // from publishing to the last arrival, in fan-out
 	scrapes      int             // since the workload started
@@ -208,7 +208,7 @@ func (s *subject) prepare(ctx context.Context, data string) error {
 	return nil
 }
 
-// tally compares the sent events with those that arrived.
+// tally compares the sent events with the events that arrived.
 func (s *subject) tally(ctx context.Context, r *Result, began time.Time) error {
 	resp, err := s.get(ctx, s.sink.url+"/arrivals", "")
 	if err != nil {
@@ -287,8 +287,8 @@ func (s *subject) awaitSink(ctx context.Context, field string, want int, noun st
 	}
 }
 
-// requests publishes single events, at Rate if there is one. Otherwise each publisher sends the
-// next one after the response.
+// requests publishes single events, at Rate unless that is 0. Otherwise each publisher sends its
+// next event after the response to the last.
 func requests(ctx context.Context, s *subject) error {
 	began := time.Now()
 	return s.inParallel(ctx, s.Workload.Publishers, func(worker *publisher) error {
@@ -314,7 +314,7 @@ func requests(ctx context.Context, s *subject) error {
 	})
 }
 
-// fanOut publishes each event after all deliveries of the last one have arrived, at least
+// fanOut publishes each event after all deliveries of the previous event have arrived, at least
 // three events.
 func fanOut(ctx context.Context, s *subject) error {
 	worker := &publisher{s: s}
@@ -591,8 +591,8 @@ func (s *subject) subscribeOthers(ctx context.Context) error {
 	return s.subscribe(ctx, s.Others, otherName)
 }
 
-// subscribe creates subscriptions to one event, each with its own path, and waits for their
-// pings.
+// subscribe creates subscriptions to one event, each with its own path, and waits for their pings
+// to arrive.
 func (s *subject) subscribe(ctx context.Context, subscriptions int, event string) error {
 	var next atomic.Int64
 	err := s.inParallel(ctx, s.Config.Publishers, func(*publisher) error {
@@ -640,8 +640,8 @@ func (s *subject) get(ctx context.Context, url, token string) (*http.Response, e
 	return s.do(ctx, "GET", url, token, "", nil)
 }
 
-// do sends a request. Any status other than 2xx is an error. The caller must close the body of
-// the response; that of a POST is already read.
+// do sends a request. Any status other than 2xx is an error. The caller must close the response
+// body; that of a POST is already read.
 func (s *subject) do(ctx context.Context, method, url, token, mediaType string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
@@ -668,7 +668,7 @@ func (s *subject) do(ctx context.Context, method, url, token, mediaType string, 
 	return resp, err
 }
 
-// usage has values of the service's metrics.
+// usage contains values of the service's metrics.
 type usage struct {
 	cpu     float64 // seconds
 	memory  float64 // resident bytes
@@ -721,7 +721,7 @@ func (s *subject) scrapeCost(ctx context.Context) (float64, error) {
 }
 
 // databaseSize returns the size of a workload's database in bytes, without its write-ahead log,
-// which has up to 4 MB while the service runs.
+// which takes up to 4 MB while the service runs.
 func databaseSize(data string) int64 {
 	f, err := os.Stat(filepath.Join(data, "service.db"))
 	if err != nil {

@@ -31,7 +31,7 @@ type Machine struct {
 	FileSystem string `json:"file_system"`
 }
 
-// NewMachine describes this host. version is that of the binary. data is the directory to
+// NewMachine describes this host. version is the version of the binary. data is the directory to
 // measure; empty for the system's temporary directory.
 func NewMachine(data, version string) (*Machine, error) {
 	sqlite, err := store.SQLiteVersion()
@@ -81,7 +81,7 @@ type Result struct {
 	P50 float64 `json:"p50_ms"`
 	P99 float64 `json:"p99_ms"`
 	Max float64 `json:"max_ms"`
-	// Publish is the median time to publish an event in fan-out, PublishToOne that with a
+	// Publish is the median time to publish an event in fan-out, PublishToOne the median with a
 	// single subscription.
 	Publish      float64 `json:"publish_ms,omitempty"`
 	PublishToOne float64 `json:"publish_to_one_ms,omitempty"`
@@ -193,9 +193,9 @@ func (b *runner) round(ctx context.Context, report *Report) (err error) {
 	return nil
 }
 
-// medians combines rounds. Each rate, share and time is the median of its own. Events and
-// commits are those of the round with the median rate, or the lower of two. Memory is the
-// maximum, lost and duplicate events the sum.
+// medians combines rounds. Each rate, share and time is the median over the rounds. Events and
+// commits are those of the round with the median rate, or the lower of the middle two. Memory is
+// the maximum, lost and duplicate events are sums.
 func medians(rounds []*Report) *Report {
 	of := func(field func(*Report) float64) float64 {
 		var all []float64
@@ -236,7 +236,7 @@ func medians(rounds []*Report) *Report {
 	return y
 }
 
-// median returns the median of values, and sorts them.
+// median returns the median of values. It sorts values.
 func median(values []float64) float64 {
 	slices.Sort(values)
 	return (values[(len(values)-1)/2] + values[len(values)/2]) / 2

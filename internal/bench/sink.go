@@ -65,11 +65,11 @@ func (s *sink) begin(w http.ResponseWriter, r *http.Request) {
 }
 
 const (
-	numberField = `"content_id":` // has the number of an event
+	numberField = `"content_id":` // is followed by the number of an event
 	pingName    = `"name":"ping"`
 )
 
-// bodies has buffers for deliveries.
+// bodies pools buffers for deliveries.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 func (s *sink) deliver(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +102,7 @@ func (s *sink) deliver(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// count counts an arrival and wakes wait if that is the awaited number.
+// count counts an arrival and wakes wait at the awaited number.
 func (s *sink) count(n *atomic.Int64) {
 	if n.Add(1) == s.awaited.Load() {
 		select {

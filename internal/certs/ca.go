@@ -48,9 +48,9 @@ type CA struct {
 	key         *ecdsa.PrivateKey
 }
 
-// OpenCA returns the CA of the data directory dir. It creates one if there is none. A CA that
-// cannot be used is an error and stays unchanged: replacing it would lock out the clients
-// that trust it. The caller holds the lock of the data directory.
+// OpenCA returns the CA of the data directory dir, and creates it if there is none. A CA that
+// cannot be used is an error and stays unchanged: replacing it would lock out the clients that
+// trust it. The caller must hold the lock of the data directory.
 func OpenCA(dir string, now time.Time) (*CA, error) {
 	certPath, keyPath := filepath.Join(dir, CAFile), filepath.Join(dir, CAKeyFile)
 	certPEM, certErr := os.ReadFile(certPath)
@@ -89,7 +89,7 @@ func OpenCA(dir string, now time.Time) (*CA, error) {
 	return &CA{certificate, key}, nil
 }
 
-// damagedCA returns the error about a damaged file of the CA. other is its other file.
+// damagedCA returns the error for a damaged file of the CA. other is the CA's other file.
 func damagedCA(path, other string, err error) error {
 	return fmt.Errorf("%s is damaged: %w; restore it from a copy, or remove it and %s to create a new CA and give that to the clients",
 		path, err, other)
@@ -178,9 +178,8 @@ func signCA(certPath string, key *ecdsa.PrivateKey, now time.Time) (*CA, error) 
 	return &CA{certificate, key}, nil
 }
 
-// signFor returns a new certificate for a server with the given names and addresses, valid
-// for leafLife or until the CA expires. Clients accept it if Allows reports true for all
-// hosts.
+// signFor returns a new certificate for a server with the given names and addresses, valid for
+// leafLife or until the CA expires. Clients accept it if Allows reports true for every host.
 func (ca *CA) signFor(public crypto.PublicKey, hosts []string, now time.Time) (*x509.Certificate, error) {
 	notAfter := now.Add(leafLife)
 	if ca.certificate.NotAfter.Before(notAfter) {
@@ -222,8 +221,8 @@ func (ca *CA) Allows(host string) bool {
 	})
 }
 
-// LocalName always reaches the server from its own host. certmagic manages the certificate of
-// the local CA under this name.
+// LocalName reaches the server from the server's own host. certmagic manages the certificate of the
+// local CA under this name.
 const LocalName = "localhost"
 
 // localIssuer lets certmagic manage the certificate of the local CA. certmagic requests a

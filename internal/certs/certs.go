@@ -1,6 +1,6 @@
-// Package certs provides the TLS certificates of the server. It obtains and renews
-// certificates for domain names and IP addresses through ACME, and signs a certificate with a local CA, which is in
-// the data directory.
+// Package certs provides the TLS certificates of the server. It obtains and renews certificates for
+// domain names and IP addresses through ACME, and signs a certificate with a local CA in the data
+// directory.
 //
 // A server with certificates keeps serving while the ACME server is unreachable.
 package certs
@@ -38,8 +38,8 @@ const (
 	// defaultCheckInterval is the interval of the in-memory check whether a certificate is
 	// due for renewal: when a third of its validity is left, or when the issuer says so.
 	defaultCheckInterval = time.Minute
-	// obtainRetryWait is the wait after certmagic has given up on a certificate, after a
-	// month of attempts.
+	// obtainRetryWait is the wait after certmagic has given up on a certificate, which it does
+	// after a month of attempts.
 	obtainRetryWait = time.Hour
 	// expiredGrace is how long an expired certificate stays in the database.
 	expiredGrace = 90 * 24 * time.Hour
@@ -53,9 +53,9 @@ type Config struct {
 	Hosts   []string // names and addresses for the local CA's certificate
 	CA      *CA
 	Storage *certificate.Storage // stores the certificates of Domains
-	// Copy reads a file of the storage of another node, in place of Storage: the certificates of
-	// Domains are then looked up in it, and never obtained or renewed. A domain without a valid one
-	// gets that of the local CA.
+	// Copy, if set, reads a file of another node's storage and is used instead of Storage: the
+	// certificates of Domains are then looked up in the copy, and never obtained or renewed. A
+	// domain without a valid certificate uses the local CA's.
 	Copy          func(ctx context.Context, path string) ([]byte, error)
 	Email         string         // of the ACME account; empty for none
 	Issuer        string         // URL of the ACME directory
@@ -66,10 +66,10 @@ type Config struct {
 	Logger        *slog.Logger
 }
 
-// Manager manages the certificates of a server: an ACME certificate per domain, and one of
-// the local CA for clients on the same host, which also stands in for a domain without a
-// certificate. certmagic obtains and renews them. While the issuer is unreachable, the
-// Manager keeps the current ones.
+// Manager manages the certificates of a server: an ACME certificate per domain, and a certificate
+// of the local CA for clients on the same host, which is also used for a domain without a
+// certificate. certmagic obtains and renews them. While the issuer is unreachable, the Manager
+// keeps the current certificates.
 //
 // It is safe for concurrent use. The caller of New must call Run or Close.
 type Manager struct {
@@ -97,8 +97,8 @@ type failure struct {
 	last  error
 }
 
-// New returns a Manager. It issues the local CA's certificate at once, so that a CA that
-// cannot sign is an error.
+// New returns a Manager. It issues the local CA's certificate at once, so that an error of the CA
+// is reported here.
 func New(ctx context.Context, cfg Config) (*Manager, error) {
 	c := &Manager{
 		cfg: cfg, logger: cfg.Logger, loaded: make(map[string]chan struct{}),
@@ -162,7 +162,7 @@ func (c *Manager) configureACME() {
 	}
 	c.issuer = certmagic.NewACMEIssuer(c.acme, template)
 	c.acme.Issuers = []certmagic.Issuer{c.issuer}
-	// The config keeps ARI for the time of renewals; only its orders do not use it.
+	// The config keeps ARI for the time of renewals; its orders do not use it.
 	c.withoutARI.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(orderWithoutARI, template)}
 	template.Profile = shortLived
 	c.addresses.Issuers = []certmagic.Issuer{certmagic.NewACMEIssuer(c.addresses, template)}
@@ -209,10 +209,10 @@ func (c *Manager) orders(names ...string) *certmagic.Config {
 	return c.acme
 }
 
-// recordRenewal makes every second attempt after a failed renewal place an order that does
-// not name the certificate that it replaces. An issuer that has lost its records refuses
-// orders that name an unknown certificate. certmagic omits the name from the third attempt
-// on, but counts each renewal as a first attempt. The caller holds mu.
+// recordRenewal makes every second attempt after a failed renewal place an order that does not name
+// the certificate that it replaces. An issuer that has lost its records refuses orders that name an
+// unknown certificate. certmagic omits the name from the third attempt on, but counts each renewal
+// as a first attempt. The caller must hold mu.
 func (c *Manager) recordRenewal(domain string, failed bool) {
 	c.withoutName[domain] = failed && !c.withoutName[domain]
 }
@@ -246,8 +246,8 @@ func (c *Manager) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// checkLocal reissues the local CA's certificate if its validity is in the future because the
-// clock was set back. certmagic renews certificates that expire.
+// checkLocal reissues the local CA's certificate if it is not yet valid because the clock was set
+// back. certmagic renews certificates that expire.
 func (c *Manager) checkLocal(ctx context.Context, now time.Time) error {
 	for _, old := range c.cache.AllMatchingCertificates(LocalName) {
 		if !now.Before(old.Leaf.NotBefore) {
@@ -274,8 +274,8 @@ func (c *Manager) clean(ctx context.Context) error {
 	})
 }
 
-// Close stops certmagic's background work. An operation in progress ends a little later,
-// because the storage is closed.
+// Close stops certmagic's background work. An operation in progress ends soon after, because the
+// storage is closed.
 func (c *Manager) Close() {
 	c.cache.Stop()
 	if c.cfg.Storage != nil {
@@ -297,7 +297,7 @@ func (c *Manager) manage(ctx context.Context, domain string) error {
 		c.logger.Error("failed to read a certificate; requesting a new one", "name", domain, "error", err)
 	}
 	for ctx.Err() == nil {
-		// This retries for a month.
+		// certmagic retries for a month.
 		if err = c.orders(domain).ObtainCertAsync(ctx, domain); err == nil {
 			_, err = c.acme.CacheManagedCertificate(ctx, domain)
 		}
@@ -315,7 +315,7 @@ func (c *Manager) manage(ctx context.Context, domain string) error {
 	return nil
 }
 
-// removeMismatched removes a domain's certificate if it does not match the key, after a crash
+// removeMismatched removes a domain's certificate that does not match its key, after a crash
 // between writing the two. certmagic would not replace it.
 func (c *Manager) removeMismatched(ctx context.Context, domain string) {
 	issuer := c.issuer.IssuerKey()
@@ -336,7 +336,8 @@ func (c *Manager) removeMismatched(ctx context.Context, domain string) {
 	}
 }
 
-// onEvent logs an event of certmagic, then records it: a fault that a page shows is in the log.
+// onEvent logs an event of certmagic, then records it, so that every failure on a page is in the
+// log.
 func (c *Manager) onEvent(ctx context.Context, event string, data map[string]any) error {
 	domain, _ := data["identifier"].(string)
 	switch event {
@@ -374,7 +375,7 @@ func (c *Manager) onEvent(ctx context.Context, event string, data map[string]any
 }
 
 // checkAccount removes the ACME account if it is no longer valid, so that the next attempt
-// registers another. An ACME server refuses all requests of a deactivated account as
+// registers a new one. An ACME server refuses all requests of a deactivated account as
 // unauthorized, but that error has other causes too.
 func (c *Manager) checkAccount(ctx context.Context, err error) {
 	var problem acme.Problem
@@ -422,8 +423,8 @@ func (c *Manager) checkAccount(ctx context.Context, err error) {
 // errNoChallenge refuses a TLS-ALPN-01 handshake without a pending challenge.
 var errNoChallenge = errors.New("no challenge is pending for this name")
 
-// getCertificate returns the certificate for a client. If there are domains, names other than
-// those and LocalName are errors.
+// getCertificate returns the certificate for a client. If there are domains, a name other than a
+// domain or LocalName is an error.
 func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	name := strings.ToLower(hello.ServerName)
 	if name == "" && (c.copied != nil || c.acme != nil) {
@@ -466,10 +467,10 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 }
 
 // nameWithoutSNI returns the domain whose certificate a client without SNI gets. Clients send no
-// SNI to an IP address, and behind NAT that is not the address of the connection: it is the
-// address in Domains that the client reached, else the first one of that family, else the first
-// one, else the first domain. It is LocalName for a client that reaches the service at a loopback
-// address, except at a standby: its health checks come from a proxy that may be on this host.
+// SNI for an IP address, and behind NAT that is not the address of the connection. The result is
+// the address in Domains that the client reached, else the first address of that family, else the
+// first address, else the first domain. It is LocalName for a client that connects to a loopback
+// address, except on a standby: its health checks come from a proxy that may be on this host.
 func (c *Manager) nameWithoutSNI(conn net.Conn) string {
 	var local netip.Addr
 	if conn != nil {
@@ -506,7 +507,7 @@ func (c *Manager) tlsConfig() *tls.Config {
 	return tlsConfig(c.getCertificate, acmez.ACMETLS1Protocol)
 }
 
-// AnswerChallenge answers an HTTP-01 challenge. It returns false if the request is not one.
+// AnswerChallenge answers an HTTP-01 challenge. It returns false if the request is not a challenge.
 func (c *Manager) AnswerChallenge(w http.ResponseWriter, r *http.Request) bool {
 	if c.acme == nil || !certmagic.LooksLikeHTTPChallenge(r) {
 		return false
@@ -526,8 +527,8 @@ func (c *Manager) leaf(name string) *x509.Certificate {
 }
 
 // Certificates describes the current certificates: those of the domains, in the order of the
-// configuration, then that of the local CA, then the CA itself. It returns nil for a nil
-// Manager, which a server without TLS has.
+// configuration, then the local CA's certificate, then the CA itself. It returns nil for a nil
+// Manager, as in a server without TLS.
 func (c *Manager) Certificates() []Certificate {
 	if c == nil {
 		return nil
@@ -573,8 +574,7 @@ type Certificate struct {
 	Fault   string    // the last failure, with Failing
 }
 
-// Problem describes the problem with the certificate for the operator. It returns "" if there
-// is none.
+// Problem describes the problem with the certificate for the operator, or returns "".
 func (c *Certificate) Problem(now time.Time) string {
 	name := strings.Join(c.Names, ", ")
 	why := ""
@@ -594,9 +594,9 @@ func (c *Certificate) Problem(now time.Time) string {
 	return ""
 }
 
-// renewSoon is how long before its expiry a certificate should have been renewed, at most: for one
-// that is valid for less than four weeks it is a quarter of its lifetime. certmagic renews when a
-// third is left.
+// renewSoon is the maximum time before expiry by which a certificate should have been renewed. For
+// a certificate that is valid for less than four weeks, that time is a quarter of its lifetime.
+// certmagic renews when a third is left.
 const renewSoon = 7 * 24 * time.Hour
 
 // expiresSoon reports whether the certificate should have been renewed by now.
@@ -679,12 +679,12 @@ func (c *Manager) Collect(ch chan<- prometheus.Metric) {
 // LetsEncrypt is the URL of Let's Encrypt's ACME directory.
 const LetsEncrypt = certmagic.LetsEncryptProductionCA
 
-// shortLived is the ACME profile of certificates for IP addresses: Let's Encrypt issues them for six
+// shortLived is the ACME profile for IP addresses: Let's Encrypt issues their certificates for six
 // days only.
 const shortLived = "shortlived"
 
-// IsAddress reports whether a domain is an IP address, which has a certificate of a profile of its
-// own, and neither passkeys nor HSTS.
+// IsAddress reports whether a domain is an IP address. Addresses use the profile shortLived, and
+// neither passkeys nor HSTS.
 func IsAddress(domain string) bool {
 	_, err := netip.ParseAddr(domain)
 	return err == nil

@@ -123,7 +123,7 @@ func TestCACompletedAfterACrash(t *testing.T) {
 	if !second.key.Equal(first.key) {
 		t.Error("the key was replaced")
 	}
-	// Clients with the old ca.pem still trust it: it has the same name and key.
+	// Clients with the old ca.pem still trust the new CA, which has the same name and key.
 	leaf, err := second.signFor(second.key.Public(), []string{"localhost"}, now)
 	if err != nil {
 		t.Fatal(err)
@@ -152,14 +152,14 @@ func TestLeafIsRenewedInTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer source.Close()
-		if renewed := renewalsInAYear(t, source, ca); renewed < 18 || renewed > 20 { // each serves about 20 days
+		if renewed := renewalsInAYear(t, source, ca); renewed < 18 || renewed > 20 { // each is used for about 20 days
 			t.Errorf("got %d certificates in a year, want about 19", renewed)
 		}
 	})
 }
 
-// renewalsInAYear checks the server's certificate twice per day for a year: it must be valid
-// and renewed in time. It returns the number of certificates.
+// renewalsInAYear checks the server's certificate twice per day for a year: it must always be
+// valid, and be renewed in time. It returns the number of certificates.
 func renewalsInAYear(t *testing.T, source *Manager, ca *CA) (renewed int) {
 	t.Helper()
 	get := source.tlsConfig().GetCertificate
@@ -197,7 +197,7 @@ func bubbleCA(t *testing.T, ca *CA) (*x509.Certificate, error) {
 	return signed.certificate, nil
 }
 
-// TestClockSetBack checks that a certificate that is not valid yet is reissued.
+// TestClockSetBack checks that a certificate that is not yet valid is reissued.
 func TestClockSetBack(t *testing.T) {
 	ca, err := OpenCA(t.TempDir(), time.Now())
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"github.com/caddyserver/certmagic"
 )
 
-// Pauses between two reads of a certificate from a copy: after one that found it, and after one that
-// did not.
+// Pauses between two reads of a certificate from a copy: after finding it, and after not finding
+// it.
 const (
 	copiedKnown = time.Minute
 	copiedRetry = time.Second
 )
 
-// copied looks up the domains' certificates in the copy of another node's storage. It never obtains or
-// renews one: the other node does. It is safe for concurrent use.
+// copied looks up the domains' certificates in the copy of another node's storage. The other node
+// obtains and renews them. It is safe for concurrent use.
 type copied struct {
 	read    func(ctx context.Context, path string) ([]byte, error)
 	issuer  string // the issuer's part of paths
@@ -31,7 +31,7 @@ type copied struct {
 
 // copiedCertificate is the last read of a certificate.
 type copiedCertificate struct {
-	certificate *tls.Certificate // nil for none that is valid
+	certificate *tls.Certificate // nil without a valid certificate
 	next        time.Time        // of the next read
 }
 
@@ -42,7 +42,7 @@ func newCopied(cfg *Config) *copied {
 	}
 }
 
-// certificate returns the certificate for a name, nil if the copy has no valid one.
+// certificate returns the certificate for a name, nil if the copy contains no valid one.
 func (c *copied) certificate(ctx context.Context, name string) *tls.Certificate {
 	if !slices.Contains(c.domains, name) {
 		return nil

@@ -72,7 +72,7 @@ func TestIssuerLosesRecords(t *testing.T) {
 	if err := m.acme.ObtainCertSync(t.Context(), domain); err != nil {
 		t.Fatal(err)
 	}
-	// pebble notes the serial number only after it has delivered the certificate.
+	// pebble records the serial number only after it has delivered the certificate.
 	obtained, err := m.acme.CacheManagedCertificate(t.Context(), domain)
 	if err != nil {
 		t.Fatal(err)

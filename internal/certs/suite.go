@@ -42,10 +42,10 @@ func (c *helloConn) Write(b []byte) (int, error) {
 // preferAES256 makes crypto/tls choose AES-256-GCM for a client that offers it with TLS 1.3, whose
 // suites cannot be configured. It is a GetConfigForClient that returns no configuration.
 //
-// crypto/tls picks from the slice in hello, so the other suites are replaced there. The choice is
-// made before the server's first message. If that is a HelloRetryRequest, the client repeats its
-// suites and crypto/tls compares them with the slice, so they are restored by then. None of that
-// is documented: where it does not hold, the suite is the one that crypto/tls prefers. See
+// crypto/tls picks from the slice in hello, so preferAES256 replaces the other suites there. The
+// choice is made before the server's first message. If that is a HelloRetryRequest, the client
+// repeats its suites and crypto/tls compares them with the slice, so restore puts them back before.
+// None of this is documented: where it does not hold, crypto/tls uses its own preference. See
 // docs/decisions/0034-aes-256-where-possible.md.
 func preferAES256(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	c, ok := hello.Conn.(*helloConn)

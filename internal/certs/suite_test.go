@@ -97,8 +97,8 @@ func TestPreferAES256(t *testing.T) {
 	}
 }
 
-// A client that must send its ClientHello again finds its suites unchanged. It gets no session to
-// resume.
+// A client that must send its ClientHello again finds its suites unchanged. It gets no session
+// ticket.
 func TestPreferAES256AfterRetry(t *testing.T) {
 	c, caFile := testManager(t)
 	pool, err := ReadPool(caFile)
@@ -111,7 +111,7 @@ func TestPreferAES256AfterRetry(t *testing.T) {
 				ClientSessionCache: tls.NewLRUClientSessionCache(1)}
 			served := c.tlsConfig()
 			if retry {
-				served.CurvePreferences = []tls.CurveID{tls.CurveP521} // the client sends no share of it at first
+				served.CurvePreferences = []tls.CurveID{tls.CurveP521} // the client's first hello contains no share of it
 			}
 			for range 2 {
 				s, err := handshake(t, served, config)

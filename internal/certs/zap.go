@@ -10,9 +10,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newZapLogger returns a zap logger for a library that forwards to logger. Messages below
-// warnings have debug level there, and so have those that the caller reports itself: quiet
-// lists messages, or names of loggers.
+// newZapLogger returns a zap logger, for a library, that forwards to logger. It logs messages below
+// warnings at debug level, and likewise messages that the caller reports itself: quiet lists
+// messages, or names of loggers.
 func newZapLogger(logger *slog.Logger, quiet ...string) *zap.Logger {
 	return zap.New(&zapCore{handler: logger.Handler(), quiet: quiet})
 }

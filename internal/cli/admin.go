@@ -39,12 +39,12 @@ func (c emailFlag) read() (string, error) {
 	return email, f.err()
 }
 
-// passwordFlag says where a new password comes from.
+// passwordFlag says where to read a new password.
 type passwordFlag struct {
 	PasswordFile string `env:"SERVICE_ADMIN_PASSWORD_FILE" placeholder:"FILE" help:"File with the new password. Default: a prompt on a terminal, otherwise stdin."`
 }
 
-// read returns the hash of the password. The password itself goes no further.
+// read returns the hash of the password. The password itself is not kept.
 func (c passwordFlag) read(ctx context.Context, std Streams) (webhook.PasswordHash, error) {
 	password, err := secret("password", "", c.PasswordFile)
 	if c.PasswordFile == "" {
@@ -110,8 +110,8 @@ func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt 
 		err  error
 	}
 	typed := make(chan line, 1)
-	// A read of a terminal cannot be cancelled. After an interrupt this goroutine lives
-	// until the process ends, which is soon.
+	// A read of a terminal cannot be cancelled. After an interrupt this goroutine lives until the
+	// process ends.
 	go func() {
 		text, err := term.ReadPassword(fd)
 		typed <- line{text, err}

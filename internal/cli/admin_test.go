@@ -12,8 +12,8 @@ import (
 	"service/webhook"
 )
 
-// TestCommandsAreAudited checks that the audit log contains every successful change, and no
-// refused one, with a running server and without.
+// TestCommandsAreAudited checks that the audit log contains every successful change and no refused
+// one, both with a running server and without.
 func TestCommandsAreAudited(t *testing.T) {
 	t.Run("server running", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
@@ -34,8 +34,8 @@ func TestCommandsAreAudited(t *testing.T) {
 	})
 }
 
-// changeByCommands runs commands that change data. It returns the token that they create,
-// and its id.
+// changeByCommands runs commands that change data. It returns the token that they create, and the
+// token's ID.
 func changeByCommands(t *testing.T, dir string) (token, id string) {
 	t.Helper()
 	command := func(want int, args ...string) string {

@@ -35,14 +35,14 @@ func announcePrimary(ctx context.Context, svc *server.Server, s *server.Config, 
 	return nil
 }
 
-// announceStandby prints where a node listens that is not the primary.
+// announceStandby prints the address of a node that is not the primary.
 func announceStandby(w io.Writer, b *server.Standby, s *server.Config) {
 	fmt.Fprintf(w, "Standby   %s, following %s\n", b.URL(), terminal.Escape(s.Replica.Target()))
 	fmt.Fprintf(w, "          takes over when the primary's lease ends, or on: %s promote --data %s\n", s.Program, shellQuote(s.Dir))
 }
 
-// announce prints the URLs of the service and the first steps. link creates the first
-// admin; it is empty if there is one.
+// announce prints the URLs of the service and the first steps. link creates the first admin; it is
+// empty if an admin exists.
 func announce(w io.Writer, svc *server.Server, s *server.Config, link string) {
 	data := ""
 	if s.Dir != placesOf(ownName()).data {
@@ -72,7 +72,7 @@ func announce(w io.Writer, svc *server.Server, s *server.Config, link string) {
 	fmt.Fprintf(w, "Try it    %s/v2/webhooks/subscriptions\n", curl(svc))
 }
 
-// curl returns a command that calls the API with $TOKEN, up to but without the path.
+// curl returns a command that calls the API with $TOKEN, without the path at its end.
 func curl(svc *server.Server) string {
 	ca := ""
 	if svc.CAFile() != "" {

@@ -77,8 +77,9 @@ func (c *applyCmd) Run(ctx context.Context, std Streams) error {
 	return r.run(ctx, apply.Options{UpdateSecrets: c.UpdateSecrets, ReplaceTokens: c.ReplaceTokens})
 }
 
-// connectAPI returns what sends requests to the API and ends the connection: HTTPS with a token, otherwise
-// the admin socket of a data directory, whose requests have a path alone.
+// connectAPI returns a function that sends requests to the API, and one that ends the connection.
+// It uses HTTPS with a token, otherwise the admin socket of a data directory, whose request URLs
+// have only a path.
 func connectAPI(ctx context.Context, token, ca, dir string) (send func(*http.Request) (*http.Response, error), end func(), err error) {
 	if token != "" {
 		client, err := apiClient(ca)
@@ -148,7 +149,7 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 			r.print(r.std.Out, plan.Changes[i].String())
 		}
 	}
-	later := true // the next run makes what this one leaves
+	later := true // the next run can make what this run leaves out
 	for i := range plan.Failed {
 		r.print(r.std.Err, "failed: "+plan.Failed[i].String())
 		later = later && apply.Retryable(plan.Failed[i].Err)
@@ -170,8 +171,8 @@ func (r *applyRun) run(ctx context.Context, options apply.Options) error {
 	return r.apply(ctx, plan, later)
 }
 
-// apply makes the changes of a plan. later is whether the next run can make what the plan leaves
-// out.
+// apply makes the changes of a plan. later reports whether the next run can make what the plan
+// leaves out.
 func (r *applyRun) apply(ctx context.Context, plan *apply.Plan, later bool) error {
 	var skipped int
 	made, err := r.client.Apply(ctx, plan, func(result apply.Result) {

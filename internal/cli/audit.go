@@ -100,7 +100,7 @@ func (c *auditListCmd) Run(ctx context.Context, std Streams) error {
 	return end()
 }
 
-// addInvalid adds the faults of a query of the audit log, with the names of the flags.
+// addInvalid adds the errors in a query of the audit log, with the names of the flags.
 func (f *configErrors) addInvalid(invalid *webhook.Error) {
 	flags := map[string]string{"filter[action]": "action", "filter[at.from]": "from", "filter[at.to]": "to", "filter[admin]": "admin",
 		"filter[token_id]": "token", "filter[program_id]": "program", "filter[subject_id]": "subject"}
@@ -109,7 +109,7 @@ func (f *configErrors) addInvalid(invalid *webhook.Error) {
 	}
 }
 
-// auditPrinter returns a function that prints an entry, and one that ends the list.
+// auditPrinter returns a function that prints an entry, and a function that ends the list.
 func auditPrinter(w io.Writer, lines bool) (print func(*webhook.AuditRecord) error, end func() error) {
 	if lines {
 		b := bufio.NewWriter(w)
@@ -216,7 +216,8 @@ func (c *auditVerifyCmd) Run(ctx context.Context, std Streams) error {
 	return printVerified(std.Out, &s, c.Expect != "")
 }
 
-// each calls add, which adds to v, with every entry. It fails if there are none and must be some.
+// each calls add, which adds to v, with every entry. It fails if the log is empty although it must
+// not be.
 func (c *auditVerifyCmd) each(ctx context.Context, std Streams, v *webhook.AuditVerifier, add func(*webhook.AuditRecord) error) error {
 	switch c.File {
 	case "":
@@ -240,8 +241,8 @@ func (c *auditVerifyCmd) each(ctx context.Context, std Streams, v *webhook.Audit
 	return readAudit(f, add)
 }
 
-// emptyAudit returns an error if the audit log may not be empty: an admin or a token is created with
-// an entry, and retention never removes the newest one.
+// emptyAudit returns an error if the audit log must not be empty: creating an admin or a token adds
+// an entry, and retention never removes the newest entry.
 func emptyAudit(ctx context.Context, t data) error {
 	var admins []webhook.Admin
 	var tokens []webhook.Token
@@ -259,8 +260,8 @@ func readAudit(r io.Reader, add func(*webhook.AuditRecord) error) error {
 	lines := jsontext.NewDecoder(r)
 	for n := 1; ; n++ {
 		var record webhook.AuditRecord
-		// Strictly, with each name once and in its own case: other programs may read another of
-		// two values than the one that was verified.
+		// Decode strictly, with each name once and in its own case: of two values, other programs
+		// may read the one that was not verified.
 		switch err := strictjson.UnmarshalDecode(lines, &record, strictjson.RejectUnknownMembers(true)); {
 		case errors.Is(err, io.EOF) && n == 1:
 			return errors.New("the file has no entries; an export has at least the one about itself")
@@ -275,7 +276,7 @@ func readAudit(r io.Reader, add func(*webhook.AuditRecord) error) error {
 	}
 }
 
-// printVerified says what was verified.
+// printVerified reports what was verified.
 func printVerified(w io.Writer, s *webhook.AuditSummary, expected bool) error {
 	if s.Entries == 0 {
 		_, err := fmt.Fprintln(w, "The audit log is empty.")

@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// An empty audit log is a fault if there is something that it must record, and so is an empty file.
+// An empty audit log is an error if the data requires an entry, and so is an empty file.
 func TestVerifyEmptyAudit(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	open := func(fill func(*store.Store) error) {
@@ -30,7 +30,7 @@ func TestVerifyEmptyAudit(t *testing.T) {
 	if out, _ := expect(t, exitDone, "audit", "verify", "--data", dir); out != "The audit log is empty.\n" {
 		t.Errorf("new data: got %q", out)
 	}
-	open(func(st *store.Store) error { // without the entry that the commands add
+	open(func(st *store.Store) error { // without the entry that a command would add
 		_, _, err := storetest.CreateToken(t.Context(), st, webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
 		return err
 	})
@@ -46,7 +46,7 @@ func TestVerifyEmptyAudit(t *testing.T) {
 	}
 }
 
-// The log continues after a backup was restored, and says so.
+// The log continues after a backup was restored, and records the restore.
 func TestVerifyAuditAfterRestore(t *testing.T) {
 	dir, backup := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup.tar")
 	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read", "--data", dir}

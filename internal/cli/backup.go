@@ -26,12 +26,12 @@ type backupCmd struct {
 	Verify backupVerifyCmd `cmd:"" help:"Verify the checksums and the database of a backup and, with the passphrase, its keys."`
 }
 
-// passphraseFlag says where the passphrase of a backup's keys comes from.
+// passphraseFlag says where to read the passphrase of a backup's keys.
 type passphraseFlag struct {
 	PassphraseFile string `env:"SERVICE_BACKUP_PASSPHRASE_FILE" placeholder:"FILE" help:"File with the passphrase that encrypts the keys. Default: a prompt on a terminal, otherwise stdin."`
 }
 
-// read returns the passphrase. A new passphrase is asked for twice and follows the
+// read returns the passphrase. With fresh, it prompts for the passphrase twice and applies the
 // rules of passwords.
 func (c passphraseFlag) read(ctx context.Context, std Streams, fresh bool) (string, error) {
 	passphrase, err := secret("passphrase", "", c.PassphraseFile)
@@ -125,7 +125,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 	return err
 }
 
-// check refuses a file that cannot be created, before the passphrase prompt.
+// check returns an error for a file that cannot be created, before the passphrase prompt.
 func (c newFile) check() error {
 	info, err := os.Stat(c.name)
 	switch {
@@ -150,8 +150,8 @@ func (c newFile) taken() error {
 	return fmt.Errorf("%s already exists; --force replaces it", c.name)
 }
 
-// write creates the file from what fill writes to a temporary one, and returns its size. If ctx
-// ends, the error says that no such content was written.
+// write creates the file from what fill writes to a temporary file, and returns its size in bytes.
+// If ctx ends, the error says that no such content was written.
 func (c newFile) write(ctx context.Context, content string, fill func(*os.File) error) (size int64, err error) {
 	f, err := os.CreateTemp(filepath.Dir(c.name), "."+filepath.Base(c.name)+".unfinished-*")
 	if err != nil {
@@ -169,10 +169,10 @@ func (c newFile) write(ctx context.Context, content string, fill func(*os.File) 
 	return c.finish(f)
 }
 
-// room returns an error if the disk does not have that many bytes free.
+// room returns an error unless the disk has that many bytes free.
 func (c newFile) room(bytes int64) error { return roomFor(filepath.Dir(c.name), bytes) }
 
-// finish syncs and closes the file, gives it its name, and returns its size.
+// finish syncs and closes the file, renames it to its final name, and returns its size.
 func (c newFile) finish(f *os.File) (size int64, err error) {
 	info, err := f.Stat()
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
@@ -184,8 +184,8 @@ func (c newFile) finish(f *os.File) (size int64, err error) {
 	return info.Size(), durable.SyncDir(filepath.Dir(c.name))
 }
 
-// rename renames the finished file to its final name. Without force it fails if a file of that
-// name has appeared since check.
+// rename renames the finished file to its final name. Without force it fails if a file of that name
+// was created after check.
 func (c newFile) rename(unfinished string) error {
 	if c.force {
 		return os.Rename(unfinished, c.name)
@@ -203,13 +203,13 @@ func (c newFile) rename(unfinished string) error {
 	return os.Rename(unfinished, c.name) // the file system has no hard links
 }
 
-// onOneDisk reports whether two directories are known to be on the same file system.
+// onOneDisk reports whether two directories are certain to be on the same file system.
 func onOneDisk(a, b string) bool {
 	var one, other syscall.Stat_t
 	return syscall.Stat(a, &one) == nil && syscall.Stat(b, &other) == nil && one.Dev == other.Dev
 }
 
-// roomFor returns an error if the disk of folder does not have that many bytes free.
+// roomFor returns an error unless the disk of folder has that many bytes free.
 func roomFor(folder string, bytes int64) error {
 	free, _, err := durable.FreeSpace(folder)
 	if err != nil || free > bytes { // if the free space is unknown, try

@@ -136,8 +136,8 @@ func (c *benchPartCmd) Run(ctx context.Context, std Streams) error {
 	return nil
 }
 
-// startProfile writes a CPU profile to the named file until stop is called. If name is
-// empty, it does nothing.
+// startProfile writes a CPU profile to the named file until stop is called. It does nothing if name
+// is empty.
 func startProfile(name string) (stop func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil

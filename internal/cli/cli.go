@@ -77,8 +77,8 @@ type commands struct {
 	BenchPart benchPartCmd `cmd:"" name:"bench-part" hidden:""`
 }
 
-// Run runs the command of args and returns the exit status of the process. When ctx
-// ends, the command shuts down in order.
+// Run runs the command of args and returns the exit status of the process. When ctx ends, the
+// command shuts down gracefully.
 func Run(ctx context.Context, args []string, std Streams) int {
 	var c commands
 	helped := false
@@ -111,7 +111,7 @@ func Run(ctx context.Context, args []string, std Streams) int {
 	return fail(std, pathOf(command.Selected()), conf.explain(err))
 }
 
-// newParser returns the parser of the command line. It sets helped after it has printed
+// newParser returns the parser of the command line. The parser sets helped after it has printed
 // help.
 func newParser(ctx context.Context, c *commands, std Streams, conf *configuration, helped *bool) (*kong.Kong, error) {
 	name := ownName()
@@ -153,8 +153,8 @@ func describe(v *kong.Value) string {
 	return v.Help + " (" + strings.Join(notes, ", ") + ")"
 }
 
-// fail prints err, if any, in one line and returns the exit status for it. command is the path of
-// the command, such as "token create ", whose help an error of its arguments refers to.
+// fail prints err, if any, in one line and returns its exit status. command is the path of the
+// command, such as "token create ", whose help an argument error refers to.
 func fail(std Streams, command string, err error) int {
 	if err == nil {
 		return exitDone

@@ -2,8 +2,8 @@ package cli
 
 import "syscall"
 
-// clockSynchronized reports whether the kernel considers the clock synchronized, such as
-// by NTP, and whether that is known at all.
+// clockSynchronized reports whether the kernel considers the clock synchronized, for example by
+// NTP, and whether that is known.
 func clockSynchronized() (synchronized, known bool) {
 	const unsynchronized = 0x40 // STA_UNSYNC of adjtimex(2)
 	var t syscall.Timex

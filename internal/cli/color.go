@@ -17,7 +17,7 @@ const (
 	yellow color = "33"
 )
 
-// colors reports whether the output of a command is colored.
+// colors reports whether a command colors its output.
 type colors bool
 
 // painter returns the colors for w: on for a capable terminal unless NO_COLOR is set

@@ -39,11 +39,11 @@ func (c *completionCmd) Run(std Streams, ctx *kong.Context) error {
 	return err
 }
 
-// commandNode is a command with its place on the command line.
+// commandNode is a command and its position on the command line.
 type commandNode struct {
 	path     string // such as "token create"; empty for the binary itself
 	node     *kong.Node
-	flags    []*kong.Flag // its own, without those of its parents
+	flags    []*kong.Flag // its own, without its parents' flags
 	commands []*kong.Node // its subcommands
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestManPage checks that the manual page has every command and flag. test/cli renders it.
+// TestManPage checks that the manual page contains every command and flag. test/cli renders it.
 func TestManPage(t *testing.T) {
 	status, page, stderr := call(t, "man")
 	if status != exitDone {
@@ -31,7 +31,7 @@ func TestManPage(t *testing.T) {
 	}
 }
 
-// TestSpelled checks that commands in texts are changed to the name of the binary.
+// TestSpelled checks that commands in texts use the name of the binary.
 func TestSpelled(t *testing.T) {
 	var c commands
 	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))

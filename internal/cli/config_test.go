@@ -134,7 +134,7 @@ func TestConfigFile(t *testing.T) {
 func TestUnknownVariables(t *testing.T) {
 	t.Setenv("SERVICE_RATE_LMT", "5")
 	t.Setenv("SERVICE_RATE_LIMIT", "6")
-	t.Setenv("SERVICE_TOKEN", "x") // of another command
+	t.Setenv("SERVICE_TOKEN", "x") // belongs to another command
 	_, stderr := expect(t, exitDone, "config", "validate")
 	want := "service: warning: unknown variable SERVICE_RATE_LMT (did you mean SERVICE_RATE_LIMIT?)\n"
 	if !strings.Contains(stderr, want) || strings.Contains(stderr, "SERVICE_TOKEN") {
@@ -217,8 +217,8 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestSecretsHaveFiles checks that every flag with the name of a secret has a second flag,
-// for a file with it, and that this has a variable. Other users can see command lines.
+// TestSecretsHaveFiles checks that every flag for a secret has a second flag for a file that
+// contains it, with a variable. Other users can see command lines.
 func TestSecretsHaveFiles(t *testing.T) {
 	var c commands
 	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))

@@ -19,9 +19,9 @@ import (
 // maxConfigFile bounds the configuration file, in bytes.
 const maxConfigFile = 1 << 20
 
-// configuration resolves the settings of one command. A flag takes precedence over its
-// environment variable, then the file, then the default. The file is YAML, keyed by the
-// flag names of serve; other commands use the flags that they share with serve.
+// configuration resolves the settings of one command. A flag takes precedence over its environment
+// variable, then the file, then the default. The file is YAML, keyed by the flag names of serve;
+// other commands use the flags that they share with serve.
 //
 // It belongs to one call of Run and is not safe for concurrent use.
 type configuration struct {
@@ -58,7 +58,7 @@ func fileFlags(app *kong.Node) []*kong.Flag {
 	return all
 }
 
-// load reads the file and puts its errors into c.errs.
+// load reads the file and adds its errors to c.errs.
 func (c *configuration) load(app *kong.Node, path string) {
 	c.loaded, c.path = true, path
 	c.entries, c.origins, c.given = make(map[string]entry), make(map[string]string), make(map[string]bool)
@@ -139,7 +139,7 @@ func (c *configuration) parse(text []byte, known map[string]*kong.Flag, names []
 	}
 }
 
-// settingValue returns a YAML value in the syntax of the command line, or the problem
+// settingValue returns a YAML value in the syntax of the command line, or describes the problem
 // with it.
 func settingValue(n *yaml.Node, flag *kong.Flag) (value, problem string) {
 	if n.Kind == yaml.AliasNode {
@@ -196,8 +196,7 @@ func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag
 		}
 	}
 	rank := c.rank(ctx, flag)
-	// A secret and the file with it are one setting: the source of higher precedence
-	// wins.
+	// A secret and the file that contains it are one setting: the source of higher precedence wins.
 	for _, f := range ctx.Flags() {
 		if isSecretPair(flag, f) && c.rank(ctx, f) > rank && rank != fromDefault {
 			delete(c.given, flag.Name)
@@ -223,8 +222,8 @@ func (c *configuration) Resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag
 	return nil, nil
 }
 
-// choose returns the path of the file for a command, "" for none. The demo uses no file that it
-// was not given.
+// choose returns the path of the file for a command, "" for none. The demo uses a file only if a
+// flag or variable names it.
 func (c *configuration) choose(ctx *kong.Context) (path string) {
 	demo := false
 	for _, f := range ctx.Flags() {
@@ -252,8 +251,8 @@ func (c *configuration) rank(ctx *kong.Context, flag *kong.Flag) int {
 	if _, _, ok := variable(flag); ok {
 		return fromVariable
 	}
-	// Another command may have a flag of the same name with another meaning, such as
-	// listen --listen. It does not read the variable.
+	// Another command may have a flag of the same name with another meaning, such as listen
+	// --listen, which does not read the variable.
 	ownVariable := "SERVICE_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
 	if _, ok := c.entries[flag.Name]; ok && slices.Contains(flag.Envs, ownVariable) {
 		return fromFile
@@ -271,7 +270,7 @@ func variable(flag *kong.Flag) (name, value string, ok bool) {
 	return "", "", false
 }
 
-// isSecretPair reports whether one flag is a secret and the other the file with it.
+// isSecretPair reports whether one flag is a secret and the other names the file that contains it.
 func isSecretPair(a, b *kong.Flag) bool {
 	return a.Name == b.Name+"-file" || a.Name+"-file" == b.Name
 }
@@ -316,7 +315,7 @@ func (c *configuration) shown(ctx *kong.Context) []server.Setting {
 			s.Value = strconv.FormatBool(x)
 		}
 		if isSecret(ctx.Flags(), flag) && s.Value != "" {
-			s.Value = "set" // a URL may contain a secret too
+			s.Value = "set" // a URL may contain a secret
 		}
 		switch from := c.origins[flag.Name]; {
 		case from != "":
@@ -329,8 +328,8 @@ func (c *configuration) shown(ctx *kong.Context) []server.Setting {
 	return all
 }
 
-// isSecret reports whether a flag is a secret. A secret has a second flag, for the file
-// with it.
+// isSecret reports whether a flag is a secret. A secret has a second flag, for the file that
+// contains it.
 func isSecret(flags []*kong.Flag, flag *kong.Flag) bool {
 	return slices.ContainsFunc(flags, func(f *kong.Flag) bool { return f.Name == flag.Name+"-file" })
 }

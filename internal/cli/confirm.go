@@ -13,14 +13,14 @@ import (
 	"service/internal/terminal"
 )
 
-// confirmFlag is the flag of the commands that cannot be undone. Commands that lose something
-// only with another flag, such as --force, need no second one.
+// confirmFlag is the flag of commands that cannot be undone. Commands that lose data only with
+// another flag, such as --force, need no second one.
 type confirmFlag struct {
 	Yes bool `help:"Do not ask for confirmation. Required without a terminal, since this cannot be undone."`
 }
 
-// confirm asks on a terminal before the command does what cannot be undone, such as "erases
-// everything"; answer must be typed. Without a terminal, only --yes confirms.
+// confirm prompts on a terminal before the command does what cannot be undone; what is for example
+// "erases everything", and the user must type answer. Without a terminal, only --yes confirms.
 func (c confirmFlag) confirm(ctx context.Context, std Streams, what, answer string) error {
 	if c.Yes {
 		return nil

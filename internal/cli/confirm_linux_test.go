@@ -11,14 +11,15 @@ import (
 	"testing"
 )
 
-// irreversible are the commands that ask, with an argument that is valid and what must be typed.
+// irreversible are the commands that prompt, with a valid argument and the answer to type.
 var irreversible = map[string]struct{ arg, answer string }{
 	"key rotate":     {"", "yes"},
 	"program delete": {"acme", "acme"},
 	"token revoke":   {"TOKEN", "yes"},
 }
 
-// TestIrreversibleCommands checks which commands ask. A new command must be listed here or there.
+// TestIrreversibleCommands checks which commands prompt. A new command must be listed in one of the
+// two tables.
 func TestIrreversibleCommands(t *testing.T) {
 	reversible := map[string][]string{
 		"changes nothing": {"serve", "audit list", "audit export", "audit verify", "backup verify", "config show", "config validate",
@@ -51,10 +52,10 @@ func TestIrreversibleCommands(t *testing.T) {
 	}
 }
 
-// TestConfirmation checks that a command that cannot be undone does nothing without --yes when
-// there is no terminal, and asks when there is one.
+// TestConfirmation checks that a command that cannot be undone does nothing without --yes if there
+// is no terminal, and prompts if there is one.
 func TestConfirmation(t *testing.T) {
-	t.Setenv("SERVICE_YES", "true") // confirms nothing
+	t.Setenv("SERVICE_YES", "true") // must confirm nothing
 	for command, c := range irreversible {
 		t.Run(command, func(t *testing.T) { confirm(t, command, c.arg, c.answer) })
 	}
@@ -107,7 +108,7 @@ func confirm(t *testing.T, command, arg, answer string) {
 	}
 }
 
-// confirmTyped checks the confirmation of a command at a terminal. At the end the command is done.
+// confirmTyped checks the confirmation of a command at a terminal, and completes the command.
 func confirmTyped(t *testing.T, answer string, run func(context.Context, io.Reader) (int, string), unchanged func()) {
 	t.Helper()
 	typed := func(ctx context.Context, line string) (int, string) {

@@ -21,14 +21,14 @@ import (
 	"service/store/datadir"
 )
 
-// dataFlag has the flags of every command that needs the data directory.
+// dataFlag contains the flags of every command that needs the data directory.
 type dataFlag struct {
 	Config string `placeholder:"FILE" help:"YAML file with the settings of service serve, or off. Default: config.yml in ${config}, if it exists. Flags and environment variables override it. service config example prints one."`
 	Data   string `default:"${data}" placeholder:"DIR" help:"Data directory: database, certificates and keys."`
 }
 
-// checkOwner returns an error if root is about to create files in another user's data
-// directory. A service that runs as that user could not open them.
+// checkOwner returns an error if root is about to create files in another user's data directory. A
+// service that runs as that user could not open them.
 func (d dataFlag) checkOwner() error {
 	info, err := os.Stat(d.Data)
 	if err != nil || os.Geteuid() != 0 {
@@ -46,14 +46,14 @@ func (d dataFlag) checkOwner() error {
 		d.Data, name, shellQuote(name))
 }
 
-// data is what a command works on: the API of the running server, or of the store that the command
+// data is the API that a command works on: of the running server, or of the store that the command
 // has opened itself.
 type data struct {
 	*control.Client
 	store *store.Store // nil if a server is running
 }
 
-// Close waits for the requests, and closes the store if the command has opened it.
+// Close waits for the requests, and closes the store if the command opened it.
 func (d data) Close() error {
 	err := d.Client.Close()
 	if d.store != nil {
@@ -94,7 +94,7 @@ func pages[T any](ctx context.Context, d data, path string, query url.Values, us
 	}
 }
 
-// lines calls use with every line of a response that is streamed.
+// lines calls use with every line of a streamed response.
 func lines[T any](ctx context.Context, c *control.Client, method, path string, in any, use func(*T) error) error {
 	return c.Stream(ctx, method, path, in, func(response io.Reader) error {
 		for decoder := json.NewDecoder(response); ; {
@@ -111,14 +111,14 @@ func lines[T any](ctx context.Context, c *control.Client, method, path string, i
 	})
 }
 
-// openData connects to the server that runs on the data directory. If none runs, it opens
-// the store. It never creates a database: only serve and restore do.
+// openData connects to the server that runs on the data directory, or opens the store if no server
+// runs. It never creates a database: only serve and restore do.
 func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams) (data, error) {
 	return openDataWith(ctx, d, store.Config{SecretKeyFile: k.SecretKeyFile}, std)
 }
 
-// openDataWith is openData with a configuration for the store, if no server runs. It sets
-// its directory, logger and catalog.
+// openDataWith is openData with a configuration for the store, if no server runs. It sets the
+// configuration's directory, logger and catalog.
 func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams) (data, error) {
 	running, err := control.Dial(ctx, d.Data)
 	if err == nil {
@@ -131,7 +131,7 @@ func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams
 		return data{}, explainNoData(err)
 	}
 	cfg.Dir, cfg.Logger = d.Data, newLogger(std.Err, "text", slog.LevelWarn)
-	// Most commands need no event types, so a file that is wrong does not matter to them.
+	// Most commands need no event types, so an invalid file does not affect them.
 	types, typesErr := server.LoadCatalog(d.Data)
 	cfg.Catalog = types
 	st, err := store.Open(ctx, cfg)
@@ -151,7 +151,7 @@ func dialServer(ctx context.Context, dir, advice string) (*control.Client, error
 	return running, err
 }
 
-// explainNoData adds what the operator can do to an error of a command that needs a database.
+// explainNoData adds advice for the operator to an error of a command that needs a database.
 func explainNoData(err error) error {
 	var none *datadir.NoDataError
 	switch {
@@ -168,7 +168,7 @@ type keyFlag struct {
 	SecretKeyFile string `placeholder:"FILE" help:"File with the key that encrypts secrets. Default: secret.key in the data directory; a file named here must be outside it."`
 }
 
-// explain adds the name of the flag to an error about the key's file.
+// explain adds the flag's name to an error about the key file.
 func (f keyFlag) explain(err error) error {
 	switch {
 	case !errors.Is(err, store.ErrKey):

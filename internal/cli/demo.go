@@ -100,9 +100,9 @@ func demo(ctx context.Context, s *server.Config, allowed []string, std Streams, 
 // trafficRows is the number of traffic lines that the demo shows on a terminal.
 const trafficRows = 8
 
-// traffic prints the events and deliveries of the demo. A terminal shows the newest
-// trafficRows lines, below the text last written; any other output gets every line. It is
-// safe for concurrent use and writes whole lines.
+// traffic prints the events and deliveries of the demo. A terminal shows the newest trafficRows
+// lines, below the last text; any other output gets every line. It is safe for concurrent use and
+// writes whole lines.
 type traffic struct {
 	mu    sync.Mutex
 	w     io.Writer

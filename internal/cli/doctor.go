@@ -35,7 +35,7 @@ type doctorCmd struct {
 	Reading string `default:"20s" env:"-" placeholder:"D" help:"Time limit for checking the database if no server runs; a running server takes up to 3s."`
 }
 
-// errCheckFailed is the error of the command. The printed findings have the details.
+// errCheckFailed is the error of the command. The printed findings contain the details.
 var errCheckFailed = errors.New("a check failed")
 
 // Run checks everything that the service needs and prints what to do. It changes nothing.
@@ -113,7 +113,7 @@ func (d *diagnosis) remote(ctx context.Context, c *doctorCmd, s *server.Config, 
 	}
 }
 
-// diagnosis has the findings of the checks, in order.
+// diagnosis contains the findings of the checks, in order.
 type diagnosis []doctor.Finding
 
 func (d *diagnosis) add(level doctor.Level, check, advice, format string, args ...any) {
@@ -258,8 +258,8 @@ func (d *diagnosis) bucketClock(ctx context.Context, cfg *replica.Config) {
 	}
 }
 
-// openFiles checks the limit of open files, and so of connections. Go has raised the soft
-// limit to the hard one.
+// openFiles checks the limit of open files, which bounds connections. Go has raised the soft limit
+// to the hard limit.
 func (d *diagnosis) openFiles(s *server.Config) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -294,8 +294,8 @@ func (d *diagnosis) resolver(ctx context.Context) {
 		"no name server responds; the hosts of subscriptions cannot be resolved")
 }
 
-// data checks the data directory, through the running server if there is one. It reports
-// whether a server is running, and whether that is a standby. running and err are the results of
+// data checks the data directory, through the running server if there is one. It reports whether a
+// server is running, and whether that server is a standby. running and err are the results of
 // [control.Dial].
 func (d *diagnosis) data(
 	ctx context.Context, c *doctorCmd, s *server.Config, reading time.Duration, running *control.Client, err error,
@@ -357,7 +357,7 @@ func (d *diagnosis) hangs(dir string) {
 		"a server is running on %s, but did not answer within %v", dir, examineWait)
 }
 
-// localCA checks the local CA in a data directory on which no server runs.
+// localCA checks the local CA in a data directory on which no server is running.
 func (d *diagnosis) localCA(dir string, now time.Time) {
 	path := filepath.Join(dir, certs.CAFile)
 	b, err := os.ReadFile(path)
@@ -442,7 +442,7 @@ func (d *diagnosis) front(ctx context.Context, s *server.Config) {
 	}
 }
 
-// domain checks that a name has an address, or that an address leads here.
+// domain checks that a name resolves to an address, and that an address belongs to this host.
 func (d *diagnosis) domain(ctx context.Context, name string) {
 	if certs.IsAddress(name) {
 		d.address(name)

@@ -42,8 +42,8 @@ func (d *diagnosis) replicaFile(s *server.Config) {
 	}
 }
 
-// writer checks whether service serve may run without a lease, or would find another service on
-// its replica. No server is running.
+// writer checks whether service serve may run without a lease, or would find another service
+// writing to its replica. No server is running.
 func (d *diagnosis) writer(ctx context.Context, s *server.Config) {
 	ctx, cancel := context.WithTimeout(ctx, bucketWait)
 	defer cancel()
@@ -88,7 +88,7 @@ func (d *diagnosis) lease(ctx context.Context, s *server.Config, known int64, er
 	}
 }
 
-// prospect returns nil if the lease can be taken at once.
+// prospect returns nil if the service can take the lease at once.
 func prospect(ctx context.Context, s *server.Config, known int64) error {
 	ctx, cancel := context.WithTimeout(ctx, bucketWait)
 	defer cancel()

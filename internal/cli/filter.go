@@ -125,7 +125,7 @@ func (c *filterTestCmd) body(ctx context.Context, in io.Reader) ([]byte, error) 
 	return json.Marshal(fields)
 }
 
-// testedEvent is what a filter does with the stored events of one name.
+// testedEvent is the result of a filter for the stored events of one name.
 type testedEvent struct {
 	Name             string
 	Read, Matched    int64

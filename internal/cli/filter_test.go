@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestFilterTestOutput checks what is printed of a test that had too little time, and that values of
-// events cannot control the terminal.
+// TestFilterTestOutput checks the output for a test that ran out of time, and that values of events
+// cannot control the terminal.
 func TestFilterTestOutput(t *testing.T) {
 	const response = `{"data":{"events":[
 		{"name":"a","read":1000,"matched":1,"complete":false,"matched_events":[

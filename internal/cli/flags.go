@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// configErrors collects the errors of a configuration, so that a command reports all of
-// them at once before it does anything. Flags are therefore strings for kong, and the
-// methods of configErrors parse them.
+// configErrors collects the errors of a configuration, so that a command reports all of them at
+// once before it does anything. Flags are therefore strings for kong, and the methods of
+// configErrors parse them.
 type configErrors []configError
 
 // configError is an error of one flag.
@@ -34,7 +34,7 @@ func (f *configErrors) add(flag, format string, args ...any) {
 	*f = append(*f, configError{flag, fmt.Sprintf(format, args...)})
 }
 
-// Error lists all errors, first the flags that are missing.
+// Error lists all errors, missing flags first.
 func (f configErrors) Error() string {
 	var missing, wrong []string
 	reason := ""
@@ -61,7 +61,7 @@ func (f configErrors) Error() string {
 	return strings.TrimSuffix(text, "; ")
 }
 
-// isRequired begins the error of a flag that is missing. A reason may follow a colon.
+// isRequired begins the error for a missing flag. A reason may follow a colon.
 const isRequired = "is required"
 
 // err returns the errors as one usage error that wraps f, or nil.
@@ -72,7 +72,7 @@ func (f configErrors) err() error {
 	return usageError{f}
 }
 
-// integer parses a whole number from least to most.
+// integer parses a whole number between least and most, inclusive.
 func (f *configErrors) integer(flag, s string, least, most int) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < least || n > most {
@@ -90,7 +90,7 @@ func (f *configErrors) share(flag, s string) float64 {
 	return x
 }
 
-// duration parses a duration from least to most.
+// duration parses a duration between least and most, inclusive.
 func (f *configErrors) duration(flag, s string, least, most time.Duration) time.Duration {
 	d, err := parseDuration(s)
 	switch {
@@ -192,8 +192,8 @@ func formatDuration(d time.Duration) string {
 // maxSecretFile bounds the file that a secret is read from, in bytes.
 const maxSecretFile = 64 << 10
 
-// secret returns the secret from a pair of flags: the value itself, or the only line of a
-// file. It returns "" if neither is set. Its errors never contain the secret.
+// secret returns the secret from a pair of flags: the value itself, or the only line of a file. It
+// returns "" if neither is set. Its errors never contain the secret.
 func secret(flag, value, file string) (string, error) {
 	switch {
 	case value != "" && file != "":

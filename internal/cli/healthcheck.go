@@ -24,8 +24,8 @@ type healthcheckCmd struct {
 	Timeout string `default:"5s" env:"-" placeholder:"D" help:"Time limit for the response."`
 }
 
-// Run asks the configured listener whether the service is ready. It is meant for Docker's
-// HEALTHCHECK: it takes the settings of serve and prints one line.
+// Run asks the configured listener whether the service is ready. Docker's HEALTHCHECK uses it: it
+// takes the settings of serve and prints one line.
 func (c *healthcheckCmd) Run(ctx context.Context, std Streams) error {
 	var f configErrors
 	timeout := f.duration("timeout", c.Timeout, time.Millisecond, time.Minute)

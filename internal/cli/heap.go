@@ -19,8 +19,8 @@ const (
 	busyWithin = time.Second
 )
 
-// gcTuner adjusts GOGC after each garbage collection. Its method collected runs as the
-// cleanup of an object that the collection frees.
+// gcTuner adjusts GOGC after each garbage collection. Its method collected is the cleanup of an
+// object that the collection frees.
 type gcTuner struct {
 	last    time.Time // of the last collection
 	percent int       // the current GOGC
@@ -40,7 +40,7 @@ func tuneGC() {
 	g.await()
 }
 
-// await arranges for collected to run after the next collection.
+// await makes collected run after the next collection.
 func (g *gcTuner) await() {
 	type marker struct{ _ *gcTuner }
 	runtime.AddCleanup(&marker{}, (*gcTuner).collected, g)
@@ -58,8 +58,8 @@ func (g *gcTuner) collected() {
 	g.await()
 }
 
-// gcPercent returns GOGC for a live heap and GC roots of the given sizes in bytes. since is
-// the time between the last two collections.
+// gcPercent returns GOGC for a live heap and GC roots of the given sizes in bytes. since is the
+// time between the last two collections.
 func gcPercent(heap, roots uint64, since time.Duration) int {
 	if since > busyWithin || heap+roots == 0 || heap >= heapFloor {
 		return defaultGCPercent

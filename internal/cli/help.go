@@ -63,7 +63,7 @@ var flagGroups = []struct {
 }
 
 // groupFlags groups the flags of serve and the subcommands of every command. The help of other
-// commands that take all settings of serve refers to that of serve.
+// commands that accept all settings of serve refers to the help of serve.
 func groupFlags(k *kong.Kong) error {
 	var walk func(*kong.Node)
 	walk = func(n *kong.Node) {
@@ -100,7 +100,7 @@ func groupFlags(k *kong.Kong) error {
 	return nil
 }
 
-// commonFlags are those that most commands have.
+// commonFlags are the flags that most commands have.
 var commonFlags = []string{"config", "data", "secret-key-file"}
 
 // settingsToFind are the settings that tell a command where to look.
@@ -189,7 +189,7 @@ func commandNames(n *kong.Node) []string {
 	return names
 }
 
-// commandOf returns the command that an error of the parser is about.
+// commandOf returns the command that a parser error is about.
 func commandOf(err error) *kong.Node {
 	var parse *kong.ParseError
 	if !errors.As(err, &parse) || parse.Context == nil {
@@ -213,7 +213,7 @@ func pathOf(n *kong.Node) string {
 	return pathOf(n.Parent) + n.Name + " "
 }
 
-// explainUsage says in an error of the parser what is missing or unknown, and what there is.
+// explainUsage adds to a parser error what is missing or unknown, and which choices exist.
 func explainUsage(err error, at *kong.Node) error {
 	if at == nil {
 		return err

@@ -53,7 +53,7 @@ func TestServeHelpGroups(t *testing.T) {
 	}
 }
 
-// TestVariables checks that commands read only variables of serve and documented ones.
+// TestVariables checks that commands read only the variables of serve and documented variables.
 func TestVariables(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {

@@ -43,7 +43,7 @@ func (c *keyRotateCmd) Run(ctx context.Context, std Streams) error {
 	return printRotation(std.Out, &r)
 }
 
-// printRotation prints what was re-encrypted and what is left to do.
+// printRotation prints what was re-encrypted and what remains to be done.
 func printRotation(w io.Writer, r *store.KeyRotation) error {
 	count := []string{
 		webhook.Count(r.AuthorizationHeaders, "authorization header"),

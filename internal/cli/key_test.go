@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// TestKeyRotateCommand rotates the key with a running server and without.
+// TestKeyRotateCommand rotates the key, with a running server and without.
 func TestKeyRotateCommand(t *testing.T) {
 	t.Run("server running", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")

@@ -12,7 +12,7 @@ import (
 )
 
 type listenCmd struct {
-	// Not from SERVICE_LISTEN, which is the address of serve.
+	// Not from SERVICE_LISTEN, which is the listen address of serve.
 	Listen     string `default:"127.0.0.1:9000" env:"-" placeholder:"ADDR" help:"Address to receive on."`
 	Secret     string `env:"SERVICE_SECRET" placeholder:"whsec_…" help:"Signing secret of the subscription, to verify signatures. Prefer --secret-file: other users can see command lines."`
 	SecretFile string `env:"SERVICE_SECRET_FILE" placeholder:"FILE" help:"File with the signing secret."`

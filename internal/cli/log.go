@@ -22,9 +22,9 @@ func newLogger(w io.Writer, format string, minLevel slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
-// plainLines escapes terminal control characters and invalid UTF-8 in log lines, each
-// written by one Write, as slog does. The escapes are valid in JSON and Go strings, and
-// outside text only occurs inside quotes.
+// plainLines escapes terminal control characters and invalid UTF-8 in log lines. Each line must be
+// written by one Write, as slog does. The escapes are valid in JSON and Go strings, and outside
+// text occurs only inside quotes.
 type plainLines struct{ w io.Writer }
 
 func (p plainLines) Write(line []byte) (int, error) {
@@ -34,7 +34,7 @@ func (p plainLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// plain returns line with escapes, or line itself in the common case that it needs none.
+// plain returns line with escapes, or line itself if it needs none.
 func plain(line []byte) []byte {
 	end := len(line)
 	if end > 0 && line[end-1] == '\n' {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestOIDCFlags checks the flags for sign-in through OpenID Connect, and that no error has
-// the secret.
+// TestOIDCFlags checks the flags for sign-in through OpenID Connect, and that no error contains the
+// secret.
 func TestOIDCFlags(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("canary\n"), 0o600); err != nil {
@@ -54,7 +54,7 @@ func TestOIDCFlags(t *testing.T) {
 	}
 }
 
-// TestOIDCRoleComma checks that a value can have a comma.
+// TestOIDCRoleComma checks that a value can contain a comma.
 func TestOIDCRoleComma(t *testing.T) {
 	out, _ := expect(t, 0, "config", "show", "--oidc-role", `groups=cn=admins\,ou=corp:owner,groups=staff:viewer`)
 	if !strings.Contains(out, "groups=cn=admins,ou=corp:owner, groups=staff:viewer") {
@@ -62,8 +62,8 @@ func TestOIDCRoleComma(t *testing.T) {
 	}
 }
 
-// TestDoctorOIDC checks what the doctor says of a provider that fits, of one that does not, and
-// of none.
+// TestDoctorOIDC checks the doctor's findings for a suitable provider, for an unsuitable one, and
+// without a provider.
 func TestDoctorOIDC(t *testing.T) {
 	issuer := "" // as the provider says it
 	keys := `{"keys":[{"kty":"RSA"}]}`

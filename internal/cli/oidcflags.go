@@ -65,8 +65,8 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError
 // providerWait is how long the doctor waits for the OpenID Connect provider.
 const providerWait = 5 * time.Second
 
-// provider checks that the OpenID Connect provider responds, that its metadata fits, and that
-// the claims that decide roles are not the users' own.
+// provider checks that the OpenID Connect provider responds, that its metadata is suitable, and
+// that users cannot set the claims that decide roles.
 func (d *diagnosis) provider(ctx context.Context, s *server.Config) {
 	if !s.OIDC.IsSet() {
 		return

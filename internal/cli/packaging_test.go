@@ -85,8 +85,8 @@ func TestUnitAndImage(t *testing.T) {
 	}
 }
 
-// TestStopTimes checks that whatever stops the service waits as long as a stop with the default
-// settings may take.
+// TestStopTimes checks that the systemd unit and the Compose file wait at least as long as a stop
+// with the default settings may take.
 func TestStopTimes(t *testing.T) {
 	var c commands
 	parser, err := newParser(t.Context(), &c, Streams{Err: io.Discard, Out: io.Discard}, new(configuration), new(bool))
@@ -122,8 +122,8 @@ func TestStopTimes(t *testing.T) {
 	}
 }
 
-// TestConffile checks that the configuration file of the package says only where to look. Any text
-// that changes with the version would stop an upgrade at a question.
+// TestConffile checks that the package's configuration file only says where to look. Text that
+// changes with the version would make every upgrade prompt.
 func TestConffile(t *testing.T) {
 	text, err := os.ReadFile("../../packaging/config.yml")
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// places are where the commands look for what no flag names.
+// places are the paths that commands use if no flag names one.
 type places struct {
 	data   string // the data directory
 	config string // directory of config.yml and litestream.yml
 }
 
-// placesOf returns the places for a binary started as name: those of the package, or the
-// working directory.
+// placesOf returns the places for a binary started as name: the package's paths, or the working
+// directory.
 func placesOf(name string) places {
 	if name == packagedName {
 		return places{data: "/var/lib/service-webhooks", config: "/etc/service-webhooks"}
@@ -31,7 +31,7 @@ func (p places) configName() string {
 	return p.config
 }
 
-// The files that the commands find in places.config, and the value of their flags for no file.
+// The files that the commands look for in places.config, and the flag value for no file.
 const (
 	configFile  = "config.yml"
 	replicaFile = "litestream.yml"
@@ -55,13 +55,13 @@ func (p places) find(flag, base string) (path string, found bool) {
 	return flag, false
 }
 
-// environmentFile is the file in places.config with variables for the service. systemd reads it
-// for the unit.
+// environmentFile is the file in places.config with environment variables for the service. systemd
+// reads it for the unit.
 const environmentFile = "environment"
 
-// loadEnvironment sets the variables in the package's environment file that are not set, so that
-// commands in a terminal have the credentials of the server. It ignores a file that this user may
-// not read.
+// loadEnvironment sets the variables of the package's environment file unless they are already set,
+// so that commands in a terminal have the server's credentials. It ignores a file that this user
+// may not read.
 func (p places) loadEnvironment() {
 	if p.config == "." {
 		return
@@ -97,7 +97,7 @@ func unquoted(s string) string {
 		c := s[i]
 		switch {
 		case quote == 0 && (c == '"' || c == '\''), quote != 0 && c == quote:
-			quote ^= c // begins or ends the quotation
+			quote ^= c // begins or ends a quotation
 		case c == '\\' && i+1 < len(s) && (quote == 0 || quote == '"' && strings.IndexByte("\"\\$`", s[i+1]) >= 0):
 			i++
 			b.WriteByte(s[i])

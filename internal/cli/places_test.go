@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPlaces checks that both configuration files are found by one rule: the file of the flag,
-// otherwise the one in the directory of the configuration if it exists.
+// TestPlaces checks that one rule finds both configuration files: the file of the flag, otherwise
+// the file in the configuration directory if it exists.
 func TestPlaces(t *testing.T) {
 	p := places{config: t.TempDir()}
 	for _, base := range []string{configFile, replicaFile} {
@@ -65,8 +65,8 @@ func TestConfigFound(t *testing.T) {
 	}
 }
 
-// TestEnvironmentFile checks that commands have the variables of the package's environment file,
-// with quotes and escapes as in systemd, and that a variable that is set wins.
+// TestEnvironmentFile checks that commands read the package's environment file, with quotes and
+// escapes as in systemd, and that existing variables take precedence.
 func TestEnvironmentFile(t *testing.T) {
 	p := places{config: t.TempDir()}
 	text := `# credentials

@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// portal parses the flags of how the portal looks.
+// portal parses the flags for the appearance of the portal.
 func (f *configErrors) portal(c *serveFlags) server.Portal {
 	p := server.Portal{Name: c.PortalName, Color: c.PortalColor}
 	if c.PortalLogo != "" {
@@ -28,7 +28,7 @@ func (f *configErrors) portal(c *serveFlags) server.Portal {
 	return p
 }
 
-// readLogo reads a file that has at most the size of a logo, or one byte more.
+// readLogo reads a logo file. It reads at most one byte more than the maximum size.
 func readLogo(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

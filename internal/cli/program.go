@@ -99,7 +99,7 @@ func programLimit(limit *int) string {
 	return strconv.Itoa(*limit)
 }
 
-// programRecord has what is printed of a program in the API.
+// programRecord is the part of a program's API record that is printed.
 type programRecord struct {
 	ID         string
 	Status     string // active, erasing, importing, moving, moved or arriving

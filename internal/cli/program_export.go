@@ -17,7 +17,7 @@ import (
 	"service/webhook"
 )
 
-// exportPassphrase says where the passphrase of an export comes from.
+// exportPassphrase says where to read the passphrase of an export.
 type exportPassphrase struct {
 	PassphraseFile string `env:"SERVICE_EXPORT_PASSPHRASE_FILE" placeholder:"FILE" help:"File with the passphrase of the export. Default: a prompt on a terminal, otherwise stdin."`
 }
@@ -132,7 +132,7 @@ func wasOrWere(n int) string {
 	return webhook.Count(n, "delivery") + " were"
 }
 
-// explain says that nothing was changed.
+// explain adds to an error that nothing was changed.
 func (c *programImportCmd) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted: nothing of the program is visible, and what was added is removed")

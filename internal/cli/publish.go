@@ -126,8 +126,8 @@ func apiClient(caFile string) (*http.Client, error) {
 	}, nil
 }
 
-// interruptible returns a reader of r that fails when ctx ends. A read of a terminal or a
-// pipe cannot be cancelled, so its goroutine may live until the process ends.
+// interruptible returns a reader of r that fails once ctx ends. A read of a terminal or a pipe
+// cannot be cancelled, so its goroutine may live until the process ends.
 func interruptible(ctx context.Context, r io.Reader) io.Reader {
 	pr, pw := io.Pipe()
 	go func() {

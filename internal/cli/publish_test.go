@@ -22,8 +22,8 @@ import (
 	"service/webhook"
 )
 
-// eventsAPI is a fake of POST /v2/events. It adds each id once and refuses the event names
-// bad and taken. fail injects other failures.
+// eventsAPI is a fake of POST /v2/events. It adds each ID once and refuses the event names bad and
+// taken. fail injects other failures.
 type eventsAPI struct {
 	mu       sync.Mutex
 	fail     func(request int) (status int, after bool) // after: fail once the events are stored

@@ -30,8 +30,8 @@ const (
 	maxAPIResponse = 4 << 20
 )
 
-// publisher posts events as NDJSON. It gives every event an id before it sends it, so that
-// a retry adds no event twice.
+// publisher posts events as NDJSON. It gives every event an ID before it sends the event, so that a
+// retry adds no event twice.
 type publisher struct {
 	client   *http.Client
 	url      string
@@ -41,8 +41,8 @@ type publisher struct {
 	maxWait  time.Duration
 	progress *terminal.Progress
 
-	// stableIDs is the path of the input. Events without an id get one derived from it and
-	// their line. If it is empty, they get random ids.
+	// stableIDs is the path of the input. An event without an ID gets an ID derived from the path
+	// and the event's line. If stableIDs is empty, events get random IDs.
 	stableIDs string
 
 	tally     tally
@@ -52,7 +52,7 @@ type publisher struct {
 // tally counts the events that the server has acknowledged and stored.
 type tally struct {
 	accepted int
-	added    int // of the accepted, those that the server did not have yet
+	added    int // accepted events that the server did not have yet
 }
 
 func (t tally) String() string {
@@ -81,8 +81,8 @@ func (c *chunk) reset() {
 	c.ends, c.lines = c.ends[:0], c.lines[:0]
 }
 
-// publish posts every line of r in order. It stops at the first invalid line, after it has
-// published the lines before.
+// publish posts every line of r in order. It stops at the first invalid line, after publishing the
+// lines before it.
 func (p *publisher) publish(ctx context.Context, r io.Reader) error {
 	in := bufio.NewReaderSize(r, maxChunkBytes)
 	var c chunk
@@ -121,8 +121,8 @@ func (p *publisher) publish(ctx context.Context, r io.Reader) error {
 	}
 }
 
-// flush sends a chunk and resets it. If that succeeds, it returns readErr, the error that
-// ended the reading.
+// flush sends a chunk and resets it. On success it returns readErr, the error that ended the
+// reading.
 func (p *publisher) flush(ctx context.Context, c *chunk, readErr error) error {
 	if len(c.lines) == 0 {
 		return readErr
@@ -136,8 +136,8 @@ func (p *publisher) flush(ctx context.Context, c *chunk, readErr error) error {
 		}
 		return fmt.Errorf("%s: %w", lineRange(c.lines), err)
 	}
-	// Send the events before the refused one again to be sure that they are published.
-	// Their ids make that idempotent.
+	// Send the events before the refused one again to be sure that they are published. Their IDs
+	// make that idempotent.
 	if bad.index > 0 {
 		if err := p.send(ctx, c.body.Bytes()[:c.ends[bad.index-1]]); err != nil {
 			return fmt.Errorf("%s: %w", lineRange(c.lines[:bad.index]), err)
@@ -146,7 +146,7 @@ func (p *publisher) flush(ctx context.Context, c *chunk, readErr error) error {
 	return lineError{c.lines[bad.index], bad.detail}
 }
 
-// lineRange names lines in an error, of which there is at least one.
+// lineRange names the lines of an error, at least one.
 func lineRange(lines []int) string {
 	if len(lines) == 1 {
 		return fmt.Sprintf("line %d", lines[0])
@@ -273,8 +273,8 @@ func responseError(resp *http.Response, body []byte) error {
 
 var (
 	eventParameterPattern = regexp.MustCompile(`^events\[(\d{1,9})\]\.?(.*)$`)
-	// A duplicate id is not a validation error of a parameter; the detail begins with the
-	// index of the event.
+	// A duplicate ID is not a validation error of a parameter; the detail begins with the index of
+	// the event.
 	eventDetailPattern = regexp.MustCompile(`(?s)^events\[(\d{1,9})\] (.*)$`)
 	// The server's count covers one request only, so it is removed.
 	countedPattern = regexp.MustCompile(` (No event was|The first( \d+)? events? (was|were)) accepted\.$`)
@@ -302,7 +302,7 @@ func retryAfter(resp *http.Response, now time.Time) time.Duration {
 	return 0
 }
 
-// newID returns an id for an event that has none.
+// newID returns an ID for an event without one.
 func (p *publisher) newID(line int, text []byte) string {
 	if p.stableIDs == "" {
 		return webhook.NewID()
@@ -310,8 +310,7 @@ func (p *publisher) newID(line int, text []byte) string {
 	return webhook.DerivedID(p.stableIDs, strconv.Itoa(line), string(text))
 }
 
-// repeatNote warns that publishing the same input again would duplicate events. It returns
-// "" if it would not.
+// repeatNote warns that publishing the same input again would duplicate events, or returns "".
 func (p *publisher) repeatNote() string {
 	if p.withoutID == 0 || p.tally.added == 0 || p.stableIDs != "" {
 		return ""
@@ -319,7 +318,7 @@ func (p *publisher) repeatNote() string {
 	return "publishing this input again duplicates its events without an id (for a file, --stable-ids prevents that)"
 }
 
-// withID returns the event with an id: its own if it has one, otherwise that of newID.
+// withID returns the event with an ID: its own if present, otherwise the result of newID.
 func withID(event []byte, newID func() string) (_ []byte, given bool, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(event, &fields); err != nil || fields == nil {
@@ -354,7 +353,7 @@ type refusedEvent struct {
 
 func (e refusedEvent) Error() string { return fmt.Sprintf("event %d: %s", e.index, e.detail) }
 
-// temporaryError is an error that a retry may resolve, no sooner than after retryAfter.
+// temporaryError is an error that a retry after retryAfter or later may resolve.
 type temporaryError struct {
 	error
 	retryAfter time.Duration

@@ -22,13 +22,13 @@ import (
 const (
 	// maxArrival is the maximum body size in bytes, larger than any delivery of the service.
 	maxArrival = webhook.MaxDeliveryBytes + webhook.MaxEventBytes + 64<<10
-	// maxRemembered limits the deliveries for which attempts are counted. At the limit, all
+	// maxRemembered limits the number of deliveries whose attempts are counted. At the limit, all
 	// counts are reset.
 	maxRemembered = 10_000
 )
 
 // receiver is a subscriber's server for development. It prints each delivery, verifies the
-// signature if it has a secret, and responds. Fields above the mutex are set before it
+// signature if a secret is set, and responds. The fields above the mutex must be set before it
 // serves.
 type receiver struct {
 	respond func(*arrival) int // returns the status of the response
@@ -110,8 +110,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.print(a)
 }
 
-// readArrival parses the headers and body of a delivery. If the request is not a delivery,
-// the fields stay empty.
+// readArrival parses the headers and body of a delivery. If the request is not a delivery, the
+// fields stay empty.
 func readArrival(h http.Header, body []byte) *arrival {
 	a := &arrival{ReceivedAt: webhook.FormatTime(time.Now()), raw: body}
 	var d struct {
@@ -142,8 +142,8 @@ func or(a, b string) string {
 	return b
 }
 
-// verifyAndCount verifies the signature and counts the attempts of the delivery. The caller
-// holds r.mu.
+// verifyAndCount verifies the signature and counts the attempts of the delivery. The caller must
+// hold r.mu.
 func (r *receiver) verifyAndCount(a *arrival, h http.Header) {
 	a.Signature = signatureUnchecked
 	if r.verify != nil {

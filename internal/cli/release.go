@@ -24,7 +24,7 @@ func (c *releaseCmd) Run(ctx context.Context, std Streams) error {
 	return err
 }
 
-// describeRepeats says how many deliveries may be sent a second time.
+// describeRepeats says how many deliveries may be sent again.
 func describeRepeats(r *store.Repeats) string {
 	atLeast := ""
 	if r.More {

@@ -71,7 +71,7 @@ func (c *restoreCmd) fromFile(ctx context.Context, std Streams) (err error) {
 	return nil
 }
 
-// printPause says whether the restored service sends anything at first.
+// printPause says whether the restored service pauses deliveries.
 func (c *restoreCmd) printPause(std Streams) {
 	note := "Deliveries are paused: start the service, check the data, and resume them with service release."
 	if c.RestoreHold != "" {
@@ -80,15 +80,15 @@ func (c *restoreCmd) printPause(std Streams) {
 	fmt.Fprintln(std.Out, spelled(note, commandName()))
 }
 
-// printAside says where the previous data is, if there was any.
+// printAside says where the previous data was moved, if there was any.
 func printAside(std Streams, aside string) {
 	if aside != "" {
 		fmt.Fprintf(std.Out, "The previous data is in %s. Remove it when you no longer need it.\n", terminal.Escape(aside))
 	}
 }
 
-// fill replaces the files of the data directory with those of a backup, after it has verified
-// all of them.
+// fill replaces the files of the data directory with those of a backup, after verifying all of
+// them.
 func (c *restoreCmd) fill(
 	ctx context.Context, std Streams, r *datadir.Restoration, f *os.File,
 ) (aside string, a *archive.Archive, contents *datadir.Contents, err error) {
@@ -180,8 +180,8 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	// A replica has only the database. A secret.key without a database is no reason to
-	// require --force, and stays.
+	// A replica contains only the database. A secret.key without a database does not require
+	// --force, and stays.
 	_, err = os.Stat(filepath.Join(c.Data, "service.db"))
 	r, err := c.open(c.Force || errors.Is(err, fs.ErrNotExist))
 	if err != nil {
@@ -213,7 +213,7 @@ func (c *restoreCmd) fromReplica(ctx context.Context, std Streams) (err error) {
 	return nil
 }
 
-// replica returns the replica to restore and the point in time, from the flags.
+// replica returns the replica and the point in time to restore, from the flags.
 func (c *restoreCmd) replica() (from *replica.Config, at time.Time, err error) {
 	var f configErrors
 	if c.At != "" {

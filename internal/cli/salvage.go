@@ -27,10 +27,10 @@ const (
 	salvageBytes = 500 << 10 // of events; base64 adds a third
 )
 
-// maxListed limits the printed events, and the printed records.
+// maxListed limits the number of printed events, and of printed records.
 const maxListed = 100
 
-// errNotSalvaged is the error of the command if events are left.
+// errNotSalvaged is the error of the command if events remain.
 var errNotSalvaged = errors.New("not all missing events could be published; resolve the problems above and run the command again")
 
 // Run publishes the missing events to the running server.
@@ -83,7 +83,7 @@ type salvage struct {
 	compared  int
 	missing   int
 	added     int
-	delivered int // of the missing, those that a subscriber has already accepted
+	delivered int // missing events that a subscriber has already accepted
 	expired   int // missing, and older than the retention
 	unknown   int // in programs that the server does not have
 	refused   int
@@ -247,8 +247,8 @@ func (s *salvage) records(ctx context.Context) error {
 	return nil
 }
 
-// printDifferences prints the changes of records that only the old primary has. They are not
-// copied: secrets may have changed since, and only an admin should delete records.
+// printDifferences prints the changes of records that only the old primary has. Salvage does not
+// copy them: secrets may have changed since, and only an admin should delete records.
 func printDifferences(w io.Writer, all []datadir.Difference) {
 	if len(all) == 0 {
 		return

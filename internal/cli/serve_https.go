@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// Values of --listen and --http-listen if they are auto.
+// Values that auto stands for in --listen and --http-listen.
 const (
 	localListen  = "127.0.0.1:8443"
 	domainListen = ":443"
@@ -129,7 +129,7 @@ func (f *configErrors) withoutTLS(c *serveFlags, listen, host string) {
 		f.add("http-listen", "must not be set with --tls off: it redirects to HTTPS")
 	}
 	if len(c.TrustedProxy) > 0 {
-		return // the server refuses direct clients
+		return // the server refuses clients that connect directly
 	}
 	if host != "" && !onLoopback(host) {
 		f.add("tls", "off would send tokens unencrypted: "+
@@ -141,7 +141,7 @@ func (f *configErrors) withoutTLS(c *serveFlags, listen, host string) {
 	}
 }
 
-// addressKind says what an address that is not public is for.
+// addressKind describes the purpose of an address that is not public.
 func addressKind(a netip.Addr) string {
 	if a.IsPrivate() {
 		return "a private one"
@@ -149,8 +149,8 @@ func addressKind(a netip.Addr) string {
 	return "one for special use"
 }
 
-// ipAddress returns an IP address as in certificates. IPv6 may be in brackets, and an IPv4 address
-// may be written as IPv6. It returns false if s is no address.
+// ipAddress returns an IP address in the form that certificates use. IPv6 may be in brackets, and
+// an IPv4 address may be written as IPv6. It returns false if s is not an address.
 func (f *configErrors) ipAddress(flag, s string) (string, bool) {
 	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
 		s = strings.TrimSuffix(inner, "]")
@@ -173,14 +173,14 @@ func (f *configErrors) ipAddress(flag, s string) (string, bool) {
 	return "", true
 }
 
-// domain returns a domain name as in certificates: lower case and ASCII; or an IP address, see
-// ipAddress. It returns "" after an error.
+// domain returns a domain name in the form that certificates use, lower case and ASCII, or an IP
+// address, see ipAddress. It returns "" after an error.
 func (f *configErrors) domain(flag, s string) string {
 	if address, ok := f.ipAddress(flag, s); ok {
 		return address
 	}
 	name, err := idna.Lookup.ToASCII(strings.TrimSuffix(s, "."))
-	// No name ends in a number; browsers read one as an address.
+	// A name that ends in a number is invalid; browsers read it as an address.
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	if err != nil || strings.Trim(last, "0123456789") == "" || len(name) > 253 ||
 		strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-") != "" {

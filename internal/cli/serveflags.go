@@ -77,7 +77,7 @@ type serveFlags struct {
 	LogLevel           string   `default:"info" placeholder:"debug|info|warn|error" help:"Minimum log level. With --demo the default is warn, and info has no effect."`
 }
 
-// settings parses the flags. Its error lists all invalid ones.
+// settings parses the flags. Its error lists all invalid flags.
 func (c *serveFlags) settings(logTo io.Writer) (*server.Config, error) {
 	var f configErrors
 	s := new(server.Config)
@@ -295,8 +295,8 @@ func (f *configErrors) replica(flag, name string) *replica.Config {
 	return cfg
 }
 
-// readReplica reads the configuration of the replica from the file that --litestream names, or
-// that [places.find] finds. It returns nil if there is none or the file has no database.
+// readReplica reads the configuration of the replica from the file that --litestream names, or that
+// [places.find] finds. It returns nil without a file, or if the file configures no database.
 func readReplica(flag string) (*replica.Config, error) {
 	path, _ := placesOf(ownName()).find(flag, replicaFile)
 	if path == "" {

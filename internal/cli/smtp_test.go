@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestSMTPFlags checks the flags for the mail server, and that no error has its password.
+// TestSMTPFlags checks the flags for the mail server, and that no error contains its password.
 func TestSMTPFlags(t *testing.T) {
 	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte("canary\n"), 0o600); err != nil {

@@ -11,15 +11,14 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Names of the binary. The package uses the longer one because Debian has a command named
-// service.
+// Names of the binary. The package uses the longer name because Debian has a command named service.
 const (
 	usualName    = "service"
 	packagedName = "service-webhooks"
 )
 
-// ownName returns the name of the installation: the packaged name if this process was started as
-// that, otherwise the usual name. [commandName] is for what a reader types.
+// ownName returns the name of the installation: the packaged name if this process was started under
+// it, otherwise the usual name. [commandName] is for text that a reader types.
 func ownName() string {
 	if filepath.Base(os.Args[0]) == packagedName {
 		return packagedName
@@ -27,9 +26,9 @@ func ownName() string {
 	return usualName
 }
 
-// commandName returns what to type in a shell to run this program again: its name, or the path
-// that it was started with where the name alone would run another program, as ./service does on
-// Debian, which has a command named service.
+// commandName returns what to type in a shell to run this program again: its name, or the path that
+// it was started with if the name alone would run another program. ./service on Debian is such a
+// case, because Debian has a command named service.
 func commandName() string {
 	base := filepath.Base(os.Args[0])
 	if base == os.Args[0] {
@@ -58,8 +57,8 @@ func spelled(text, name string) string {
 	})
 }
 
-// spelledLog is spelled for the parts of a log record that this program words itself: the message
-// and the error.
+// spelledLog is spelled for the parts of a log record that this program writes: the message and the
+// error.
 func spelledLog(_ []string, a slog.Attr) slog.Attr {
 	switch x := a.Value.Any().(type) {
 	case string:
@@ -90,7 +89,7 @@ func spellAll(n *kong.Node, name string) {
 	}
 }
 
-// nameFlag is for a binary installed under another name.
+// nameFlag sets the name of a binary that is installed under another name.
 type nameFlag struct {
 	Name string `default:"${name}" env:"-" placeholder:"NAME" help:"Name of the installed binary."`
 }

@@ -46,7 +46,7 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	return st
 }
 
-// TestTokenCommands runs the commands with a running server and without.
+// TestTokenCommands runs the commands, with a running server and without.
 func TestTokenCommands(t *testing.T) {
 	t.Run("server running", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")

@@ -33,8 +33,7 @@ func (versionFlag) BeforeReset(app *kong.Kong) error {
 // -X service/internal/cli.releaseVersion=….
 var releaseVersion string
 
-// version returns the version of this binary: of the release, the module or the commit that
-// it was built from.
+// version returns the version of this binary: that of the release, the module or the commit.
 func version() string {
 	if releaseVersion != "" {
 		return releaseVersion

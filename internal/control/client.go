@@ -17,10 +17,10 @@ import (
 	"service/webhook"
 )
 
-// Client sends requests of the API as the owner of a data directory, see [service/api.API.Owner].
+// Client sends API requests as the owner of a data directory, see [service/api.API.Owner].
 type Client struct {
 	http *http.Client
-	end  func() error // ends the handler in this process, if that is where it is
+	end  func() error // ends the handler, if it runs in this process
 }
 
 // ErrNoServer means that no server is running on a data directory.
@@ -92,15 +92,16 @@ func (c *Client) Close() error {
 // callTimeout limits a quick request.
 const callTimeout = 30 * time.Second
 
-// Call sends a quick request, with in as JSON unless it is nil, and decodes the data of the response
-// into out. If the server refuses the request, the error is a *webhook.Error.
+// Call sends a quick request, with in as JSON unless it is nil, and decodes the data of the
+// response into out. If the server refuses the request, the error is a *webhook.Error. Call takes
+// at most callTimeout.
 func (c *Client) Call(ctx context.Context, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return c.CallSlow(ctx, method, path, in, out)
 }
 
-// CallSlow is Call without a timeout. If in is an [io.Reader], it is the body.
+// CallSlow is Call without a timeout. If in is an [io.Reader], CallSlow sends it as the body.
 func (c *Client) CallSlow(ctx context.Context, method, path string, in, out any) error {
 	return c.Stream(ctx, method, path, in, func(response io.Reader) error {
 		envelope := struct{ Data any }{out}
@@ -148,7 +149,7 @@ func (c *Client) Stream(ctx context.Context, method, path string, in any, use fu
 	return &webhook.Error{Detail: refused.Error.Detail, Validations: refused.Error.Validations}
 }
 
-// responseBody reads a response to its end, or to the error that the server had while it sent it.
+// responseBody reads a response to its end, or to the error that the server had while sending it.
 type responseBody struct{ *http.Response }
 
 func (b responseBody) Read(p []byte) (int, error) {
@@ -162,15 +163,15 @@ func (b responseBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CreateToken creates a token, and its program if that is new. It returns the secret.
+// CreateToken creates a token, and its program if the program is new. It returns the secret.
 func (c *Client) CreateToken(ctx context.Context, n webhook.NewToken) (string, error) {
 	var created struct{ Secret string }
 	err := c.Call(ctx, http.MethodPost, "/v2/owner/tokens", n, &created)
 	return created.Secret, err
 }
 
-// API sends a request of the API to the server. The path and the query of its URL count. The
-// caller closes the body of the response.
+// API sends an API request to the server. Only the path and the query of its URL are used. The
+// caller must close the body of the response.
 func (c *Client) API(req *http.Request) (*http.Response, error) {
 	req.URL.Scheme, req.URL.Host = "http", "service"
 	return c.http.Do(req)

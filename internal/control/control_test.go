@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// echo responds with the method, the path and the size of the body of a request.
+// echo responds with the method, the path and the body size of a request.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	fmt.Fprintf(w, "%s %s %d", r.Method, r.URL.RequestURI(), len(body))
@@ -51,7 +51,7 @@ func TestSocketMode(t *testing.T) {
 	}
 }
 
-// TestAPI checks that the socket passes requests of the API on as they are, also large ones.
+// TestAPI checks that the socket passes API requests on unchanged, including large ones.
 func TestAPI(t *testing.T) {
 	dir := t.TempDir()
 	serveSocket(t, dir, echo)
@@ -113,7 +113,7 @@ func TestSocketWithLongPath(t *testing.T) {
 	}
 }
 
-// TestResponses checks what a client makes of responses, over the socket and in the process.
+// TestResponses checks how a client interprets responses, over the socket and in the process.
 func TestResponses(t *testing.T) {
 	m := http.NewServeMux()
 	m.HandleFunc("POST /data", func(w http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,6 @@
-// Package control connects the commands of this binary to the server that runs on a data
-// directory, through a Unix socket in that directory, or to a handler in the same process. What
-// it transports is the API, with the routes of its owner.
+// Package control connects the commands of this binary to the server that runs on a data directory,
+// through a Unix socket in that directory, or to a handler in the same process. The protocol is the
+// API, with the owner's routes.
 //
 // The socket has mode 0600 and requires no token: a user who can open it can also read the
 // data directory.
@@ -23,12 +23,12 @@ import (
 // socketName is the name of the socket in the data directory.
 const socketName = "admin.sock"
 
-// maxSocketPath is the longest socket path in bytes that every system supports. sun_path has
-// 104 bytes on some, including the final zero.
+// maxSocketPath is the longest socket path, in bytes, that every system supports. On some, sun_path
+// has 104 bytes, including the final zero.
 const maxSocketPath = 103
 
-// socketAddress returns a path of the socket in dir, valid until the returned closer is
-// closed. If the path is too long, Linux reaches it through a descriptor of the directory.
+// socketAddress returns a path of the socket in dir, valid until the returned closer is closed. If
+// the path is too long, Linux reaches the socket through a descriptor of the directory.
 func socketAddress(dir string) (string, io.Closer, error) {
 	path := filepath.Join(dir, socketName)
 	if len(path) <= maxSocketPath {
@@ -55,8 +55,8 @@ func (l listener) Close() error {
 	return errors.Join(l.Listener.Close(), l.address.Close())
 }
 
-// Listen opens the socket of the data directory dir, accessible only to this user. The caller
-// holds the lock of the directory, so an existing socket is stale and is replaced.
+// Listen opens the socket of the data directory dir, accessible only to this user. The caller must
+// hold the lock of the directory, so an existing socket is stale and is replaced.
 func Listen(ctx context.Context, dir string) (net.Listener, error) {
 	path, address, err := socketAddress(dir)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package durable writes and renames files atomically, and fsyncs them so that they
 // survive a power cut.
 //
-// After a crash at any moment, a new file is complete or does not exist, and a
-// replaced file has either its old content or its new content.
+// After a crash at any moment, a new file is complete or does not exist, and a replaced file
+// contains either its old content or its new content.
 package durable
 
 import (
@@ -62,7 +62,7 @@ func ReplaceFile(path string, data []byte) error {
 		return err
 	}
 	return write(path, data, func(f *os.File) error {
-		// When root runs the command, the file must stay readable for its owner.
+		// If root runs the command, the file must stay readable for its owner.
 		owner, ok := old.Sys().(*syscall.Stat_t)
 		if ok && (int(owner.Uid) != os.Geteuid() || int(owner.Gid) != os.Getegid()) {
 			if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {

@@ -2,10 +2,10 @@ package durable
 
 import "syscall"
 
-// FileSystemKind is a kind of file system, as far as it matters to what is written to it.
+// FileSystemKind classifies file systems by whether they keep what is written to them.
 type FileSystemKind int
 
-// The kinds of file systems. An unknown one counts as a disk.
+// Kinds of file systems. An unknown file system counts as a disk.
 const (
 	OnDisk FileSystemKind = iota
 	OnNetwork
@@ -13,7 +13,7 @@ const (
 	InLayer // a layer of a container
 )
 
-// FileSystem returns the name and the kind of the file system of a directory. For ext4 the name says
+// FileSystem returns the name and the kind of a directory's file system. For ext4 the name says
 // whether there is a journal, if the system reports it.
 func FileSystem(dir string) (name string, kind FileSystemKind) {
 	name, kind = fileSystem(dir)
@@ -23,8 +23,8 @@ func FileSystem(dir string) (name string, kind FileSystemKind) {
 	return name, kind
 }
 
-// FreeSpace returns how many bytes this process can still write to the file system of a directory,
-// and its size.
+// FreeSpace returns how many bytes this process can still write to a directory's file system, and
+// the size of the file system in bytes.
 func FreeSpace(dir string) (free, size int64, err error) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {

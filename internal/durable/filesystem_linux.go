@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileSystems maps the magic numbers of statfs(2) to the file systems that are distinguished.
+// fileSystems maps magic numbers of statfs(2) to file systems. Others are unknown.
 var fileSystems = map[uint32]struct {
 	name string
 	kind FileSystemKind
@@ -25,7 +25,7 @@ var fileSystems = map[uint32]struct {
 	0x794C7630: {"overlay", InLayer},
 }
 
-// fileSystem returns the file system of a directory. An unknown one counts as a disk.
+// fileSystem returns the file system of a directory. An unknown file system counts as a disk.
 func fileSystem(dir string) (name string, kind FileSystemKind) {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {

@@ -20,7 +20,7 @@ import (
 	"service/webhook"
 )
 
-// remote is the other installation, as the source sees it.
+// remote is the other installation from the source's point of view.
 type remote struct {
 	to       store.MoveTarget // with the base URL
 	http     *http.Client
@@ -86,7 +86,7 @@ func (r *remote) path(programID, rest string) string {
 	return r.to.URL + "/v2/programs/" + url.PathEscape(programID) + "/move" + rest
 }
 
-// state returns what the other installation has of a program.
+// state returns the state of a program at the other installation.
 func (r *remote) state(ctx context.Context, programID string) (y webhook.MoveState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

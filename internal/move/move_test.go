@@ -125,8 +125,8 @@ func newToken(t *testing.T, s *store.Store, n webhook.NewToken) string {
 	return secret
 }
 
-// A move whose certificates cannot be parsed does not end the others: the programs that were frozen
-// are active again.
+// A move whose certificates cannot be parsed does not end the other moves: the frozen programs are
+// active again.
 func TestUnusableMove(t *testing.T) {
 	s := openStore(t, false)
 	for id, to := range map[string]*store.MoveTarget{

@@ -19,16 +19,16 @@ import (
 const (
 	// attemptGrace is how long attempts in flight may take to end in a frozen program.
 	attemptGrace = 2 * time.Second
-	// freezeLimit is when the source gives up a move whose target does not respond, and the
-	// program is active again.
+	// freezeLimit is how long a program may be frozen while the target does not respond. After that
+	// the source aborts the move and the program is active again.
 	freezeLimit  = 10 * time.Second
 	inFlightPoll = 20 * time.Millisecond
 	// Time until the first report that a move waits for the replica, and between two.
 	firstNotice, laterNotice = time.Second, 15 * time.Second
 	// Pauses between two requests to activate the program.
 	minRetry, maxRetry = 200 * time.Millisecond, 15 * time.Second
-	// Changes are sent until a part takes less than shortPart, since the program is frozen for about
-	// as long as the next would take, and at most maxParts times.
+	// The source sends changes until a part takes less than shortPart, since the program is frozen
+	// for about as long as the next part takes. It sends at most maxParts parts.
 	shortPart = 500 * time.Millisecond
 	maxParts  = 8
 	// A program is not frozen if the last part took longer.
@@ -40,7 +40,7 @@ type Source struct {
 	Store   *store.Store
 	Catalog *webhook.Catalog
 	Version string                 // of the binary
-	Cut     func(programID string) // cuts the attempts of a program that are in flight
+	Cut     func(programID string) // cuts a program's attempts in flight
 	Logger  *slog.Logger
 	// Dial connects to targets; nil for TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
@@ -54,11 +54,11 @@ type Source struct {
 // Job is a move in progress.
 type Job struct {
 	programID string
-	id        string // of the move
+	id        string // the ID of the move
 
 	mu     sync.Mutex
 	far    *remote
-	fresh  chan struct{} // far was replaced; has room for one
+	fresh  chan struct{} // far was replaced; capacity one
 	lines  []string
 	change chan struct{} // closed with the next line, or at the end
 	ended  bool
@@ -72,7 +72,7 @@ func (j *Job) remote() *remote {
 	return j.far
 }
 
-// replace replaces the target by one with the same URL.
+// replace replaces the target, which keeps its URL.
 func (j *Job) replace(far *remote) {
 	j.mu.Lock()
 	j.far = far
@@ -93,7 +93,7 @@ func (j *Job) say(format string, args ...any) {
 }
 
 // Follow calls show with each line of progress and returns the result of the move. If ctx ends
-// first, the move goes on.
+// first, the move continues.
 func (j *Job) Follow(ctx context.Context, show func(string)) error {
 	for shown := 0; ; {
 		j.mu.Lock()
@@ -116,7 +116,7 @@ func (j *Job) Follow(ctx context.Context, show func(string)) error {
 // errFreezeLimit ends a move that keeps the program frozen for too long.
 var errFreezeLimit = fmt.Errorf("the program was frozen for %s", freezeLimit)
 
-// Run continues the moves that the last process left, and runs moves until ctx ends.
+// Run continues the moves of the previous process, and runs moves until ctx ends.
 func (s *Source) Run(ctx context.Context) error {
 	left, err := s.Store.Programs().OutgoingMoves(ctx)
 	if err != nil {
@@ -130,7 +130,8 @@ func (s *Source) Run(ctx context.Context) error {
 		to := store.MoveTarget{URL: m.URL, CA: m.CA, Token: m.Token}
 		far, err := s.connect(&to)
 		if err = errors.Join(err, m.Unusable); err != nil {
-			// Aborting it needs no target, and Start can replace the token and the certificates.
+			// Aborting the move needs no target, and Start can replace the token and the
+			// certificates.
 			far = &remote{to: to, unusable: err}
 		}
 		j := newJob(m.ProgramID, m.ID, far)
@@ -150,8 +151,8 @@ func newJob(programID, id string, far *remote) *Job {
 	return &Job{programID: programID, id: id, far: far, change: make(chan struct{}), fresh: make(chan struct{}, 1)}
 }
 
-// Start moves a program, or returns the move that is in progress, with the token and certificates
-// of to if the target accepts them. The error is a *webhook.Error if the program moves elsewhere.
+// Start moves a program, or returns the move in progress, with the token and certificates of to if
+// the target accepts them. The error is a *webhook.Error if the program is moving elsewhere.
 func (s *Source) Start(ctx context.Context, programID string, to *store.MoveTarget,
 	entry webhook.AuditEntry) (j *Job, attached bool, err error) {
 	far, err := s.connect(to)
@@ -221,8 +222,8 @@ func (s *Source) begin(j *Job, run func(context.Context) error) (_ *Job, attache
 	return j, false, nil
 }
 
-// resume continues a move after a restart. A program that was frozen is active again, since the
-// target becomes active only after this installation has recorded the move.
+// resume continues a move after a restart. A frozen program becomes active again, since the target
+// becomes active only after this installation has recorded the move.
 func (s *Source) resume(ctx context.Context, j *Job, status string) error {
 	if status == webhook.ProgramMoving {
 		s.abort(j, errors.New("the service was restarted"))
@@ -231,7 +232,7 @@ func (s *Source) resume(ctx context.Context, j *Job, status string) error {
 	return s.activate(ctx, j)
 }
 
-// await waits until everything that was committed is in the replica, if there is one.
+// await waits until everything committed so far is in the replica, if there is one.
 func (s *Source) await(ctx context.Context, j *Job) error {
 	return awaitReplica(ctx, s.Store, func(waited time.Duration) {
 		s.Logger.Warn("the move of a program waits for the replica", "program", j.programID, "move", j.id, "waited", waited)
@@ -239,8 +240,8 @@ func (s *Source) await(ctx context.Context, j *Job) error {
 	})
 }
 
-// awaitReplica waits until everything that was committed is in the replica, if there is one. It
-// calls notice after some time, and again.
+// awaitReplica waits until everything committed so far is in the replica, if there is one. While it
+// waits, it calls notice from time to time.
 func awaitReplica(ctx context.Context, s *store.Store, notice func(waited time.Duration)) error {
 	began := time.Now()
 	for pause := firstNotice; ; pause = laterNotice {
@@ -260,7 +261,7 @@ func (s *Source) move(ctx context.Context, j *Job, entry webhook.AuditEntry) err
 	if err := s.check(ctx, j); err != nil {
 		return err
 	}
-	// A program is not frozen while its replica cannot be reached.
+	// Do not freeze a program while its replica is unreachable.
 	if err := s.await(ctx, j); err != nil {
 		return err
 	}
@@ -310,8 +311,8 @@ func (s *Source) move(ctx context.Context, j *Job, entry webhook.AuditEntry) err
 	return nil
 }
 
-// catchUp sends what has changed while the part before was sent, until that is little or no longer
-// decreases. The error is a *webhook.Error if it is still too much to freeze the program.
+// catchUp sends the changes since the previous part, until they are few or no longer decrease. The
+// error is a *webhook.Error if they are still too many to freeze the program.
 func (s *Source) catchUp(ctx context.Context, j *Job, x *store.MoveExport) error {
 	last := time.Duration(math.MaxInt64)
 	for range maxParts {
@@ -368,7 +369,7 @@ func (s *Source) check(ctx context.Context, j *Job) error {
 		if err != nil {
 			return err
 		}
-		if aborted != there.MoveID { // another installation may have recorded that the program is there
+		if aborted != there.MoveID { // another installation may have recorded that the program moved there
 			return webhook.NewError(webhook.CodeConflict, fmt.Sprintf("%s has the program %s from move %s, which is not active and "+
 				"did not begin here. If no other installation moves it, remove it there: service program delete %[2]s",
 				far.to.URL, j.programID, there.MoveID))
@@ -393,8 +394,7 @@ func (s *Source) send(ctx context.Context, j *Job, path string, x *store.Program
 	return far.upload(ctx, far.path(j.programID, "/"+j.id+path), part)
 }
 
-// freeze stops the program here: requests are refused, and no attempt is in flight when it
-// returns.
+// freeze stops the program here. When it returns, requests are refused and no attempt is in flight.
 func (s *Source) freeze(ctx context.Context, j *Job, entry webhook.AuditEntry) error {
 	began := time.Now()
 	entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMove, j.programID, j.programID
@@ -411,7 +411,7 @@ func (s *Source) freeze(ctx context.Context, j *Job, entry webhook.AuditEntry) e
 	}
 	s.Logger.Info("froze a program to move it", "program", j.programID, "move", j.id, "to", url)
 	j.say("Frozen: requests of the program get 503.")
-	// A host that takes over must know the id of the move, to remove what has arrived.
+	// A host that takes over must know the ID of the move, to remove what has arrived.
 	if err := s.await(ctx, j); err != nil {
 		return err
 	}
@@ -436,7 +436,7 @@ func (s *Source) freeze(ctx context.Context, j *Job, entry webhook.AuditEntry) e
 	}
 }
 
-// transfer sends what has changed since the first part. When it returns, the program has arrived.
+// transfer sends the changes since the last part. When it returns, the program has arrived.
 func (s *Source) transfer(ctx context.Context, j *Job, x *store.MoveExport) error {
 	rest, err := x.Rest(ctx)
 	if err != nil {
@@ -446,8 +446,8 @@ func (s *Source) transfer(ctx context.Context, j *Job, x *store.MoveExport) erro
 	return s.send(ctx, j, "/rest", rest)
 }
 
-// complete records that the program is not here any more. From then on it can only be active at
-// the target.
+// complete records that the program has moved away. From then on it can be active only at the
+// target.
 func (s *Source) complete(ctx context.Context, j *Job, entry webhook.AuditEntry) error {
 	entry.Action, entry.ProgramID, entry.SubjectID = webhook.ActionProgramMoved, j.programID, j.programID
 	entry.Detail = "move " + j.id + " to " + j.remote().to.URL
@@ -463,7 +463,8 @@ func (s *Source) complete(ctx context.Context, j *Job, entry webhook.AuditEntry)
 			done = err == nil
 		}
 		if done {
-			// Until the replica has it, another host could take over with the program active.
+			// Until the replica contains the record, another host could take over with the program
+			// active.
 			if err = s.await(ctx, j); err == nil {
 				return nil
 			}
@@ -477,7 +478,7 @@ func (s *Source) complete(ctx context.Context, j *Job, entry webhook.AuditEntry)
 	}
 }
 
-// activate makes the target active, however long that takes.
+// activate makes the program active at the target, however long that takes.
 func (s *Source) activate(ctx context.Context, j *Job) error {
 	// After a restart, the record may not be in the replica yet.
 	for pause := minRetry; ; pause = min(2*pause, maxRetry) {
@@ -520,7 +521,7 @@ func (s *Source) abort(j *Job, reason error) {
 	for aborted := false; !aborted; {
 		err := s.Store.Write(context.Background(), func(w store.Write) error {
 			if m := s.Store.Programs().Move(j.programID); m == nil {
-				return nil // it was not frozen
+				return nil // the program was not frozen
 			}
 			if err := w.Moves().Abort(j.programID, j.id); err != nil {
 				return err
@@ -533,7 +534,7 @@ func (s *Source) abort(j *Job, reason error) {
 			stopping := s.ctx == nil
 			s.mu.Unlock()
 			if stopping {
-				return // the next start does it
+				return // the next start aborts it
 			}
 			<-time.After(minRetry)
 		}
@@ -542,7 +543,7 @@ func (s *Source) abort(j *Job, reason error) {
 	s.abandon(j)
 }
 
-// abandon asks the target to remove what it has. If that fails, the next move does it.
+// abandon asks the target to remove what has arrived. If that fails, the next move removes it.
 func (s *Source) abandon(j *Job) {
 	far := j.remote()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)

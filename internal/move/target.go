@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// maxPause is how long the target keeps the first parts of a program without a request of the
+	// maxPause is how long the target keeps the first parts of a program without a request from the
 	// source, which exports the next part in that time.
 	maxPause = 15 * time.Minute
-	// maxWait is how long it waits for its replica.
+	// maxWait is how long the target waits for its replica.
 	maxWait = 2 * time.Minute
 )
 
@@ -37,18 +37,18 @@ type Target struct {
 	receptions map[string]*reception // by program id
 }
 
-// reception is a program that arrives now.
+// reception is a program that is arriving.
 type reception struct {
 	moveID string
 	ended  context.Context // ends the request in progress
 	end    context.CancelFunc
-	busy   chan struct{}      // has an element while no request uses from
+	busy   chan struct{}      // contains an element while no request uses from
 	from   *store.Reception   // nil before the first part is complete
 	types  archive.EventTypes // of all parts
 	expiry *time.Timer
 }
 
-// use returns a context of a request that ends with the reception too.
+// use returns a context for a request that also ends with the reception.
 func (r *reception) use(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(r.ended, cancel)
@@ -58,7 +58,7 @@ func (r *reception) use(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// State returns what this installation has of a program.
+// State returns the state of a program at this installation.
 func (t *Target) State(ctx context.Context, programID string) (webhook.MoveState, error) {
 	y := webhook.MoveState{Status: webhook.MoveNone, Format: archive.ProgramFormat, Version: t.Version}
 	var err error
@@ -80,7 +80,7 @@ func (t *Target) State(ctx context.Context, programID string) (webhook.MoveState
 }
 
 // First receives the part of a program that never changes. It ends an earlier move of the program
-// that has not arrived. entry is the actor for the audit log.
+// whose program has not arrived. entry is the actor for the audit log.
 func (t *Target) First(ctx context.Context, programID, moveID string, body io.Reader, entry webhook.AuditEntry) error {
 	r := &reception{moveID: moveID, busy: make(chan struct{}, 1), types: make(archive.EventTypes)}
 	r.ended, r.end = context.WithCancel(context.Background())
@@ -105,7 +105,7 @@ func (t *Target) First(ctx context.Context, programID, moveID string, body io.Re
 		r.from, err = t.Store.Programs().Receive(ctx, moveID, x)
 	}
 	if err == nil {
-		if err = t.await(ctx, programID, moveID); err != nil { // now, so that the rest is in the replica soon
+		if err = t.await(ctx, programID, moveID); err != nil { // wait now, so that the rest is in the replica soon
 			err = errors.Join(err, r.from.Close())
 			r.from = nil
 		}
@@ -138,7 +138,7 @@ func (t *Target) Changes(ctx context.Context, programID, moveID string, body io.
 		err = r.from.Add(ctx, x)
 	}
 	if err == nil {
-		err = t.await(ctx, programID, moveID) // now, so that the rest is in the replica soon
+		err = t.await(ctx, programID, moveID) // wait now, so that the rest is in the replica soon
 	}
 	if err != nil {
 		t.forget(programID, r)
@@ -150,8 +150,8 @@ func (t *Target) Changes(ctx context.Context, programID, moveID string, body io.
 	return nil
 }
 
-// take returns a reception for a request, which must put an element in its busy at the end. The
-// reception does not expire.
+// take returns a reception for a request, which must put an element into busy when it ends. Until
+// then the reception does not expire.
 func (t *Target) take(programID, moveID string) (*reception, error) {
 	t.mu.Lock()
 	r := t.receptions[programID]
@@ -183,7 +183,7 @@ func (t *Target) Rest(ctx context.Context, programID, moveID string, body io.Rea
 	if err != nil {
 		return store.Imported{}, err
 	}
-	// Until it has ended, Abort and another First can end it.
+	// Until Rest has ended, Abort and another First can end it.
 	defer func() {
 		t.forget(programID, r)
 		r.from = nil // it is closed
@@ -245,7 +245,7 @@ func (t *Target) Activate(ctx context.Context, programID, moveID string, entry w
 	return t.await(ctx, programID, moveID)
 }
 
-// await waits until everything that was committed is in the replica, if there is one, and at most
+// await waits until everything committed so far is in the replica, if there is one, for at most
 // maxWait.
 func (t *Target) await(ctx context.Context, programID, moveID string) error {
 	waiting, cancel := context.WithTimeout(ctx, maxWait)
@@ -279,7 +279,7 @@ func (t *Target) Abort(ctx context.Context, programID, moveID string, entry webh
 	})
 }
 
-// receive stores the database of a part in a file. It refuses everything that it can.
+// receive stores the database of a part in a file. It validates as much as possible.
 func (t *Target) receive(ctx context.Context, programID string, body io.Reader) (*store.ProgramImport, *archive.ReceivedProgram, error) {
 	p, err := archive.ReceiveProgram(ctx, body, t.Store.Dir(), t.Store.Programs().ImportRoom)
 	if err != nil {
@@ -304,7 +304,7 @@ func (t *Target) forget(programID string, r *reception) {
 	}
 }
 
-// end ends a reception, after its request in progress.
+// end ends a reception once its request in progress has ended.
 func (t *Target) end(r *reception) {
 	r.end()
 	<-r.busy
@@ -329,7 +329,7 @@ func (t *Target) Close() {
 	}
 }
 
-// unusable makes an error of an import one for the source.
+// unusable converts an error of an import into an error for the source.
 func unusable(err error) error {
 	var refused *webhook.Error
 	switch {

@@ -13,8 +13,8 @@ import (
 	"service/webhook"
 )
 
-// TestAbortDuringRest aborts a move while its last part is received, which goes on because a proxy
-// in between does not end the request. The program must not stay at the target.
+// TestAbortDuringRest aborts a move while its last part is being received; a proxy in between keeps
+// that request alive. The program must not stay at the target.
 func TestAbortDuringRest(t *testing.T) {
 	catalog, err := webhook.LoadCatalog()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package ratelimit limits what clients may do, each by keys such as its address. Its state is in
+// Package ratelimit limits what clients may do, by keys such as their address. Its state is in
 // memory and bounded: a restart resets it. Its types are safe for concurrent use.
 package ratelimit
 
@@ -14,7 +14,7 @@ type Limit struct {
 	Interval time.Duration
 }
 
-// Try is a try that counts against a limit, of an address or a program for example.
+// Try is a try that counts against a limit, for a key such as an address or a program.
 type Try struct {
 	Limit Limit
 	Key   string
@@ -29,13 +29,13 @@ type Limiter struct {
 	next map[string]map[string]time.Duration // by name of the limit and key: the theoretical arrival time
 }
 
-// New returns a limiter that remembers maxKeys keys of each limit.
+// New returns a limiter that remembers at most maxKeys keys per limit.
 func New(maxKeys int) *Limiter {
 	return &Limiter{start: time.Now(), maxKeys: maxKeys, next: make(map[string]map[string]time.Duration)}
 }
 
-// Allow counts tries that belong together and returns 0. If one of their limits is reached, it counts
-// none and returns the time to wait.
+// Allow counts tries that belong together and returns 0. If one of their limits is reached, it
+// counts none of them and returns the time to wait.
 func (l *Limiter) Allow(tries ...Try) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func (l *Limiter) Allow(tries ...Try) (wait time.Duration) {
 // evictSample is the number of keys that evict samples.
 const evictSample = 64
 
-// evict removes the expired keys of a random sample, and at least the one that expires first: the
+// evict removes the expired keys of a random sample, and at least the key that expires first: the
 // keys with the most tries stay the longest.
 func evict(all map[string]time.Duration, now time.Duration) {
 	first, seen := "", 0
@@ -109,14 +109,14 @@ func (l *Limiter) Reset(one Try) {
 	delete(l.next[one.Limit.Name], one.Key)
 }
 
-// Slots counts what is open for each key. The zero value is ready to use; a key without anything open
+// Slots counts what is open per key. The zero value is ready to use; a key without anything open
 // takes no memory.
 type Slots[K comparable] struct {
 	mu   sync.Mutex
 	open map[K]int
 }
 
-// Take counts one more for a key and returns true, unless the key has most already.
+// Take increases the count of a key and returns true, unless the count has reached most.
 func (s *Slots[K]) Take(key K, most int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Slots[K]) Take(key K, most int) bool {
 	return true
 }
 
-// Leave ends what Take counted.
+// Leave undoes one Take.
 func (s *Slots[K]) Leave(key K) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +139,7 @@ func (s *Slots[K]) Leave(key K) {
 	}
 }
 
-// Count returns how many are counted for a key.
+// Count returns the count of a key.
 func (s *Slots[K]) Count(key K) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -60,7 +60,7 @@ func TestLimiterIsBounded(t *testing.T) {
 	}
 }
 
-// Keys whose tries no longer count are dropped when room is needed.
+// Keys whose tries no longer count are evicted when room is needed.
 func TestLimiterForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(evictSample)

@@ -54,7 +54,7 @@ type issuer struct {
 	plainOnly bool // makes TLS-ALPN-01 fail
 }
 
-// newIssuer starts an issuer of certificates that are valid for life; 0 is months.
+// newIssuer starts an issuer whose certificates are valid for life; 0 is months.
 func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
 	t.Helper()
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
@@ -103,7 +103,7 @@ func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
 	return p
 }
 
-// validate starts the issuer. It validates challenges at the given ports.
+// validate starts the issuer, which validates challenges at the given ports.
 func (p *issuer) validate(plain, public int) {
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
 	front := wfe.New(quiet, p.db, va.New(quiet, plain, public, false, p.resolver, p.db), p.ca, []string{"issuer.test"}, false, false, 0, 0)
@@ -581,7 +581,7 @@ func TestIssuerDown(t *testing.T) {
 	first := state.PeerCertificates[0]
 	d.stop()
 
-	// A restored copy has only the database and the key.
+	// A restored copy contains only the database and the key.
 	copied := copyOf(t, data, "service.db", "secret.key")
 	p.stop()
 	d = serveDomains(t, p, copied, []string{"hooks.test"}, nil)
@@ -632,7 +632,7 @@ func scrapeService(t *testing.T, d *domainService) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// TestRenewal checks the renewal of short-lived certificates, and a renewal that fails.
+// TestRenewal checks the renewal of short-lived certificates, including a failed renewal.
 func TestRenewal(t *testing.T) {
 	harness.Long(t)
 	p := newIssuer(t, time.Minute, "")
@@ -674,8 +674,8 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// TestAddressCertificate obtains a certificate for an IP address next to one for a name, serves it to
-// clients without SNI, and renews it.
+// TestAddressCertificate obtains a certificate for an IP address in addition to one for a name,
+// serves it to clients without SNI, and renews it.
 func TestAddressCertificate(t *testing.T) {
 	const address = "127.0.0.2"
 	p := newIssuer(t, 30*time.Second, "")

@@ -22,8 +22,8 @@ const SMTPPort = dispatcher.SMTPPort
 // AlertSecretFile is the file in the data directory with the signing secret of alerts.
 const AlertSecretFile = "alert.secret"
 
-// alertTarget returns the target of alerts, nil for none. It creates the signing secret if
-// there is none.
+// alertTarget returns the target of alerts, nil for none. It creates the signing secret if it does
+// not exist.
 func alertTarget(cfg *Config) (*dispatcher.AlertTarget, error) {
 	secret, err := readAlertSecret(cfg)
 	if errors.Is(err, fs.ErrNotExist) {

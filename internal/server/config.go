@@ -12,14 +12,14 @@ import (
 	"service/web"
 )
 
-// Data is the configuration of the store, Delivery that of the dispatcher. The [Server] sets what
-// connects them.
+// Data configures the store, Delivery the dispatcher. The [Server] sets the fields that connect the
+// two.
 type (
 	Data     = store.Config
 	Delivery = dispatcher.Config
 )
 
-// Config is the configuration of a [Server]. The caller validates it; the command serve has
+// Config is the configuration of a [Server]. The caller must validate it; the command serve defines
 // the defaults.
 type Config struct {
 	Data
@@ -50,8 +50,8 @@ type Config struct {
 	HTTPListen string
 	// TrustedProxies are trusted for X-Forwarded-For and X-Forwarded-Proto.
 	TrustedProxies TrustedProxies
-	// PublicURL is where clients reach the service through a proxy, without a trailing slash;
-	// empty if they connect to Listen. Links have it.
+	// PublicURL is the URL at which clients reach the service through a proxy, without a trailing
+	// slash; empty if they connect to Listen. Links begin with it.
 	PublicURL string
 	// RequestTimeout limits the work on a request, in addition to the time for reading and
 	// writing it.
@@ -67,16 +67,17 @@ type Config struct {
 
 	// AlertURL receives alerts; empty for none. It may contain a secret.
 	AlertURL string
-	// Portal is how the portal of partners looks.
+	// Portal is the appearance of the partners' portal.
 	Portal Portal
-	// EgressNote says which addresses deliveries come from, in the guide for receivers; empty for not known.
+	// EgressNote says which addresses deliveries come from, in the guide for receivers; empty if
+	// unknown.
 	EgressNote string
 	// OIDC is the OpenID Connect provider through which admins sign in; the zero value is
 	// none.
 	OIDC OIDC
 
-	// Version is the version of the binary, Program its name, quoted for a shell. The admin
-	// UI shows both, and the Settings.
+	// Version is the version of the binary, Program its name, quoted for a shell. The admin UI
+	// shows both, and the Settings.
 	Version, Program string
 	Settings         []Setting
 
@@ -97,7 +98,8 @@ func (cfg *Config) ShutdownTimeout() time.Duration {
 	return d
 }
 
-// isLocal reports whether only this machine can reach the service: who uses it, runs it.
+// isLocal reports whether only this machine can reach the service, so that its users are its
+// operators.
 func (cfg *Config) isLocal() bool {
 	ip, err := netip.ParseAddr(cfg.host())
 	onLoopback := err == nil && ip.IsLoopback() || cfg.host() == "localhost"

@@ -12,9 +12,9 @@ import (
 )
 
 // LoadCatalog returns the catalog, including the operator's event types in the directory
-// event_types of the data directory; [store.Open] adds those of the database. It skips names that
-// begin with a dot. Any other file that is not an event type is an error: if it were skipped, events
-// of that name would be rejected later, far from the cause.
+// event_types of the data directory; [store.Open] adds the database's. It skips names that begin
+// with a dot. Any other file that is not an event type is an error: skipping it would reject events
+// of that name later, far from the cause.
 func LoadCatalog(data string) (*webhook.Catalog, error) {
 	files, err := readEventTypes(data)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"service/webhook"
 )
 
-// docsExample returns the code block about an own event type in docs/event-types.md.
+// docsExample returns the code block in docs/event-types.md that defines an own event type.
 func docsExample(t *testing.T, language string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/event-types.md")

@@ -13,8 +13,8 @@ import (
 // examineTime limits the check of the database in a running server.
 const examineTime = 3 * time.Second
 
-// examine checks the running service. It checks the database for at most the given time, or
-// not at all if that is 0.
+// examine checks the running service. It checks the database for at most the duration reading, or
+// not at all if reading is 0.
 func (s *Server) examine(ctx context.Context, reading time.Duration) []doctor.Finding {
 	all := s.store.Examine(ctx, reading)
 	deliveries := doctor.Finding{Check: "deliveries", Level: doctor.LevelOK, Detail: "the dispatcher is running"}

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Bounds of the frames of an HTTP/2 connection. A frame of a client costs 1, except DATA that
-// carries bytes. What the server answers pays for the frames that belong to a request, such as
-// updates of the flow-control window; a client that only sends PING, SETTINGS, PRIORITY, empty
-// or unknown frames, or requests that it resets, runs out. See docs/decisions/0061.
+// Bounds of the frames of an HTTP/2 connection. A client's frame costs 1, except DATA that carries
+// bytes. The server's answers earn frames for the client, such as updates of the flow-control
+// window; a client that only sends PING, SETTINGS, PRIORITY, empty or unknown frames, or requests
+// that it resets, runs out. See docs/decisions/0061.
 const (
-	frameBurst     = 1000 // frames that no answer has paid for
-	framesPerSec   = 100  // that are forgiven
-	answerFrames   = 4    // that a frame of an answer pays for
-	bytesPerUpdate = 2048 // of an answer's content, each of which pays for another
+	frameBurst     = 1000 // frames that no answer has earned
+	framesPerSec   = 100  // frames earned by time
+	answerFrames   = 4    // frames earned per frame of an answer
+	bytesPerUpdate = 2048 // bytes of an answer's content that earn another frame
 )
 
 // The types and flags of frames (RFC 9113, section 6).
@@ -31,9 +31,9 @@ const (
 	framePing         = 6
 	frameGoAway       = 7
 	frameWindowUpdate = 8
-	frameUnknown      = 0xff // that every client ignores
+	frameUnknown      = 0xff // every client ignores it
 	flagPadded        = 0x8
-	maxPadding        = 256 // bytes, with its length
+	maxPadding        = 256 // in bytes, including its length
 
 	enhanceYourCalm = 0xb // error code
 )
@@ -41,9 +41,9 @@ const (
 // clientPreface is the number of bytes that a client sends before its first frame.
 const clientPreface = 24
 
-// frameServer serves the HTTP/2 connections of an http.Server. Net/http does not bound the
-// frames of a client except resets, and hides them, so frameServer puts a frameConn between
-// TLS and a second server, which speaks HTTP/2 only.
+// frameServer serves the HTTP/2 connections of an http.Server. net/http bounds no frames of a
+// client except resets, and hides them, so frameServer puts a frameConn between TLS and a second
+// server, which speaks only HTTP/2.
 type frameServer struct {
 	http  *http.Server
 	conns connListener
@@ -69,8 +69,8 @@ func serveFrames(s *http.Server) *frameServer {
 	return f
 }
 
-// pass serves a connection, and returns when it is closed. handler adds to each request what it
-// must know of the TLS connection.
+// pass serves a connection, and returns when it is closed. handler adds the state of the TLS
+// connection to each request.
 func (f *frameServer) pass(_ *http.Server, c *tls.Conn, handler http.Handler) {
 	conn := newFrameConn(c, handler)
 	if f.conns.pass(conn) {
@@ -78,7 +78,7 @@ func (f *frameServer) pass(_ *http.Server, c *tls.Conn, handler http.Handler) {
 	}
 }
 
-// connListener is a listener for connections that another one has accepted.
+// connListener is a listener for connections that another listener has accepted.
 type connListener struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -120,8 +120,8 @@ func (l connListener) Close() error {
 // Addr implements [net.Listener].
 func (l connListener) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
 
-// frameConn is an HTTP/2 connection whose client runs out of frames. Then reads fail, and Close
-// tells the client.
+// frameConn is an HTTP/2 connection that counts its client's frames. When the client runs out,
+// reads fail and Close tells the client.
 type frameConn struct {
 	net.Conn
 	handler http.Handler
@@ -132,14 +132,14 @@ type frameConn struct {
 
 	writing sync.Mutex // guards the fields below
 	out     frameScanner
-	broken  bool // a write failed, so out does not know how much the client got
+	broken  bool // a write failed, so how much the client received is unknown
 
 	mu         sync.Mutex
 	left       int       // frames that the client may still send
 	forgivenAt time.Time // when left was last increased by time
 	lastStream uint32    // of the client
 	exhausted  bool
-	leaving    bool // sayGoAway has set the last deadline for writing
+	leaving    bool // sayGoAway has set the final write deadline
 }
 
 var errTooManyFrames = errors.New("http2: too many control frames")
@@ -155,7 +155,7 @@ func newFrameConn(c net.Conn, handler http.Handler) *frameConn {
 	return conn
 }
 
-// Read reads from the client, whose frames it counts.
+// Read reads from the client and counts its frames.
 func (c *frameConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	cost, last := 0, uint32(0)
@@ -173,7 +173,7 @@ func (c *frameConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write writes to the client. An answer pays for frames.
+// Write writes to the client. Answers earn frames for the client.
 func (c *frameConn) Write(p []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -196,8 +196,8 @@ func (c *frameConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetWriteDeadline does nothing once the connection ends: the server clears its own deadline after a
-// write, which would let the last one wait for a client that does not read.
+// SetWriteDeadline does nothing once the connection ends: the server clears its own deadline after
+// a write, so the last write would wait for a client that does not read.
 func (c *frameConn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +210,7 @@ func (c *frameConn) SetWriteDeadline(t time.Time) error {
 // Close closes the connection.
 func (c *frameConn) Close() error { return c.close() }
 
-// spend takes the cost of frames, and reports whether the client may go on.
+// spend subtracts the cost of frames, and reports whether the client may continue.
 func (c *frameConn) spend(cost int, lastStream uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -262,8 +262,8 @@ type frameScanner struct {
 	have   int // bytes of header
 }
 
-// rest returns bytes that end the frame in which the stream is: the server may have been stopped
-// between two writes of one.
+// rest returns the bytes that end the current frame of the stream, because the server may have been
+// stopped in the middle of a frame.
 func (s *frameScanner) rest() []byte {
 	h, left := s.header, s.skip
 	if s.have > 0 {
@@ -274,7 +274,7 @@ func (s *frameScanner) rest() []byte {
 		switch h[3] {
 		case frameSettings, framePing, frameGoAway, frameWindowUpdate:
 		default:
-			h[8] |= 1 // of the connection, stream 0, it would be an error
+			h[8] |= 1 // on stream 0, the connection, it would be an error
 		}
 		left = int(binary.BigEndian.Uint32(h[:]) >> 8)
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 // serveFrameConns serves HTTP/2 over in-memory connections, which dial returns, in the bubble of
-// the test. An ordinary client must not run out of frames, any other must.
+// the test. An ordinary client must not run out of frames; any other must.
 func serveFrameConns(t *testing.T, handler http.Handler, ordinary bool) (dial func() net.Conn) {
 	f := serveFrames(newHTTPServer(handler, time.Minute))
 	ended := make(chan error, 1)
@@ -45,7 +45,7 @@ func serveFrameConns(t *testing.T, handler http.Handler, ordinary bool) (dial fu
 	}
 }
 
-// frameHandler waits for the client to go away, or answers at once.
+// frameHandler waits for the client to disconnect, or answers at once.
 func frameHandler(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/wait":
@@ -65,10 +65,10 @@ func frameHandler(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// frameClient is a client that sends what it wants, and reads all.
+// frameClient is a client that sends arbitrary frames and reads everything.
 type frameClient struct {
 	*http2.Framer
-	stream uint32 // the last one, odd; the first is 1
+	stream uint32 // the last stream, odd; the first is 1
 
 	statuses chan string        // of the answers
 	goAway   chan http2.ErrCode // the code of GOAWAY, then closed
@@ -115,7 +115,7 @@ func (f *frameClient) begin(method, path string, p http2.HeadersFrameParam) erro
 	return f.WriteHeaders(p)
 }
 
-// A client that sends frames which no answer pays for is cut off, whatever frames.
+// A client that sends frames which earn no answer is cut off, whatever their type.
 func TestFrameFloods(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -170,7 +170,7 @@ func TestFrameFloods(t *testing.T) {
 	}
 }
 
-// A client learns why the connection ends, wherever in a frame the server was.
+// A client learns why the connection ends, even if the server was in the middle of a frame.
 func TestGoAwayWithinFrame(t *testing.T) {
 	for name, sent := range map[string][]byte{
 		"PING":          {0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8},
@@ -207,7 +207,7 @@ func TestGoAwayWithinFrame(t *testing.T) {
 	}
 }
 
-// The last write ends although the client does not read, and the server clears its deadline.
+// The last write ends although the client does not read and the server clears its deadline.
 func TestGoAwayUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
@@ -216,7 +216,7 @@ func TestGoAwayUnread(t *testing.T) {
 		c.exhausted = true
 		ended := make(chan error)
 		go func() { ended <- c.Close() }()
-		synctest.Wait() // it writes
+		synctest.Wait() // it is writing
 		c.SetWriteDeadline(time.Time{})
 		if err := <-ended; err != nil {
 			t.Error(err)
@@ -228,8 +228,8 @@ func post(f *frameClient) error {
 	return f.begin("POST", "/upload", http2.HeadersFrameParam{EndHeaders: true})
 }
 
-// A client that sends a PING each second, for hours, or a window update with each frame that it
-// gets, is served.
+// A client that sends a PING each second for hours, or a window update for each frame that it
+// receives, is served.
 func TestFramesOverTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := serveFrameConns(t, http.HandlerFunc(frameHandler), true)()
@@ -305,7 +305,7 @@ func ordinaryRound(t *testing.T, do func(ctx context.Context, method, path strin
 	many.Wait()
 }
 
-// ordinaryRequest makes a request with net/http's client, and returns the size and the text of the
+// ordinaryRequest makes a request with net/http's client, and returns the size and text of the
 // response.
 func ordinaryRequest(ctx context.Context, transport *http.Transport, method, path string, body io.Reader) (int, string, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://h"+path, body)

@@ -16,8 +16,8 @@ import (
 // MinLease is the shortest lease. It leaves time for several renewals.
 const MinLease = 5 * time.Second
 
-// leaseReserve is how long before the expiry of its lease a service stops. It covers
-// aborting attempts, and clocks that run at different rates.
+// leaseReserve is how long before the expiry of its lease a service stops. It covers the time to
+// abort attempts, and clocks that run at different rates.
 const leaseReserve = time.Second
 
 // errLeaseLost is the cause of a cancelled server context when another service has taken
@@ -61,8 +61,8 @@ func (cfg *Config) checkUnleased(ctx context.Context) error {
 	return nil
 }
 
-// checkGone returns an error if the service that checkUnleased has seen to be gone has come back
-// while the database was restored or opened.
+// checkGone returns an error if the service that checkUnleased found gone came back while the
+// database was restored or opened.
 func (cfg *Config) checkGone(ctx context.Context) error {
 	if cfg.Replica == nil || cfg.Lease != 0 {
 		return nil
@@ -73,7 +73,7 @@ func (cfg *Config) checkGone(ctx context.Context) error {
 	return nil // unknown: the replication checks again before it writes
 }
 
-// explainWriting adds what the operator can do to an error that wraps [replica.ErrWriting].
+// explainWriting adds advice for the operator to an error that wraps [replica.ErrWriting].
 func (cfg *Config) explainWriting(err error) error {
 	return fmt.Errorf("%w; it is alive, and both would send. The replica is %s. If this service replaces that one, stop that one first. "+
 		"For a drill, start this one with --litestream off, or with a path of its own in litestream.yml. "+
@@ -104,8 +104,8 @@ func (s *Server) releaseLease() error {
 }
 
 // leased calls handle with a writer that turns a success into 503 if the lease ends before the
-// response is written. What was committed under the lease may not be in the replica, and what is
-// read after it may be out of date.
+// response is written. Data committed under the lease may not be in the replica, and data read
+// after it may be out of date.
 func (s *Server) leased(w http.ResponseWriter, handle func(http.ResponseWriter)) {
 	if s.lease == nil {
 		handle(w)
@@ -146,10 +146,11 @@ func (w *leasedWriter) WriteHeader(status int) {
 	h.Set("Content-Length", strconv.Itoa(len(leaseEndedBody)))
 	h.Set("Retry-After", "5")
 	w.ResponseWriter.WriteHeader(http.StatusServiceUnavailable)
-	io.WriteString(w.ResponseWriter, leaseEndedBody) // a client that has gone away does not get it
+	io.WriteString(w.ResponseWriter, leaseEndedBody) // the client may have disconnected
 }
 
-// Write implements [http.ResponseWriter]. It aborts a success whose lease has ended since its header.
+// Write implements [http.ResponseWriter]. It aborts a success if the lease has ended since the
+// header.
 func (w *leasedWriter) Write(b []byte) (int, error) {
 	if !w.wrote {
 		w.WriteHeader(http.StatusOK)

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// After the end of the lease no response is a success, even if its request was handled before.
+// Once the lease has ended no response is a success, even if its request was handled before.
 func TestLeasedWriter(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		status int
-		ends   int // before this write: 0 the header, 1 and 2 parts of the body; 3 is never
+		ends   int // the lease ends before this write: 0 the header, 1 and 2 parts of the body; 3 is never
 		want   int
 	}{
 		{"success", 201, 3, 201}, {"success after the end", 201, 0, 503}, {"error after the end", 400, 0, 400},

@@ -50,7 +50,7 @@ func newHTTPServer(handler http.Handler, requestTimeout time.Duration) *http.Ser
 }
 
 // closeAfterChunks closes an HTTP/1 connection after a request with Transfer-Encoding. This
-// prevents request smuggling: such a request may also have a Content-Length, which net/http
+// prevents request smuggling: such a request may also contain a Content-Length, which net/http
 // hides but a proxy may have used (RFC 9112, section 6.1).
 func closeAfterChunks(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -176,7 +176,7 @@ func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Durat
 	handler := s.Handler
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !gate.TryRLock() {
-			panic(http.ErrAbortHandler) // it arrived after the abort
+			panic(http.ErrAbortHandler) // the request arrived after the abort
 		}
 		defer gate.RUnlock()
 		handler.ServeHTTP(w, r)

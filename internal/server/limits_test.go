@@ -124,7 +124,7 @@ func TestRequestTimeouts(t *testing.T) {
 		defer s.Close()
 		ctx, stop := context.WithCancel(t.Context())
 		local := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			r.RemoteAddr = "127.0.0.1:1" // may send a token without TLS
+			r.RemoteAddr = "127.0.0.1:1" // loopback may send a token without TLS
 			s.handler.ServeHTTP(w, r)
 		})
 		listener := pipeListener{make(chan net.Conn), make(chan struct{})}
@@ -317,8 +317,8 @@ func TestRequestSmuggling(t *testing.T) {
 	}
 }
 
-// TestEarlyResponse checks that a client that reads the response only after it has sent the
-// whole body gets the response.
+// TestEarlyResponse checks that a client that reads the response only after sending the whole body
+// receives the response.
 func TestEarlyResponse(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.TLS = false

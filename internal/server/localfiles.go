@@ -49,19 +49,20 @@ func (cfg *Config) localFiles() (files datadir.LocalFiles, err error) {
 	return files, nil
 }
 
-// checkLocal returns an error if files of this node prevent it from being the primary, with any data.
+// checkLocal returns an error if this node's files prevent it from being the primary, whatever the
+// data.
 func (cfg *Config) checkLocal() error {
 	if _, err := LoadCatalog(cfg.Dir); err != nil {
 		return err
 	}
-	if _, err := readAlertSecret(cfg); !errors.Is(err, fs.ErrNotExist) { // the start makes it
+	if _, err := readAlertSecret(cfg); !errors.Is(err, fs.ErrNotExist) { // the start creates it
 		return err
 	}
 	return nil
 }
 
-// proveLocal checks what this node has itself: that its copy is intact, once per day, and that it has the
-// files of the primary.
+// proveLocal checks this node's own state: that its copy is intact, once per day, and that it has
+// the primary's files.
 func (b *Standby) proveLocal(ctx context.Context) {
 	if now := time.Now(); now.After(b.intactNext) {
 		if err := b.data.CheckIntact(ctx); err == nil {
@@ -83,9 +84,9 @@ func (b *Standby) proveLocal(ctx context.Context) {
 	}
 }
 
-// compareFiles compares the files of this node with those of the primary. It returns an error if the
-// service would refuse events that the primary accepts, and a warning for what costs less than an
-// outage. Files that only this node has are no difference.
+// compareFiles compares the files of this node with the primary's. It returns an error if the
+// service would refuse events that the primary accepts, and a warning for differences that cost
+// less than an outage. Files that only this node has are no difference.
 func (b *Standby) compareFiles(ctx context.Context) (warning string, lacks error) {
 	if err := b.cfg.checkLocal(); err != nil {
 		return "", err

@@ -11,7 +11,7 @@ import (
 	"service/store"
 )
 
-// newRegistry returns the registry of all metrics, with those of the process itself.
+// newRegistry returns the registry of all metrics, including those of the process.
 func newRegistry(version string) (*prometheus.Registry, error) {
 	sqlite, err := store.SQLiteVersion()
 	if err != nil {
@@ -29,7 +29,7 @@ func newRegistry(version string) (*prometheus.Registry, error) {
 	return registry, nil
 }
 
-// Metrics of a node, the same in both roles.
+// Node metrics, the same in both roles.
 var (
 	roleDesc      = prometheus.NewDesc("webhooks_node_role", "1 for this node's role, 0 for the other.", []string{"role"}, nil)
 	takeoversDesc = prometheus.NewDesc("webhooks_takeovers_total", "Times that this process took over from another primary.", nil, nil)
@@ -44,7 +44,7 @@ var (
 	canTakeOverDesc = prometheus.NewDesc("webhooks_standby_can_take_over", "1 if this standby could take over now; 0 on a primary.", nil, nil)
 )
 
-// nodeFigures are the values of the metrics of a node.
+// nodeFigures are the values of a node's metrics.
 type nodeFigures struct {
 	primary     bool
 	leaseAge    time.Duration
@@ -80,7 +80,7 @@ func (c nodeCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(canTakeOverDesc, boolValue(f.canTakeOver))
 }
 
-// figures returns the values of the metrics of a primary.
+// figures returns the values of a primary's metrics.
 func (s *Server) figures() nodeFigures {
 	f := nodeFigures{primary: true}
 	if s.lease != nil {
@@ -89,7 +89,7 @@ func (s *Server) figures() nodeFigures {
 	return f
 }
 
-// figures returns the values of the metrics of a standby.
+// figures returns the values of a standby's metrics.
 func (b *Standby) figures() nodeFigures {
 	s := b.status()
 	f := nodeFigures{canTakeOver: s.CanTakeOver}

@@ -12,18 +12,18 @@ import (
 // teardownLimit limits how long a node that has lost the lease may take to close everything.
 const teardownLimit = 10 * time.Second
 
-// errTeardown means that a node that lost the lease could not close everything in time.
+// errTeardown means that a node that has lost the lease could not close everything in time.
 var errTeardown = errors.New("the lease is lost, and the service did not stop within 10 s; exiting immediately")
 
-// Roles are called when a node takes a role.
+// Roles contains callbacks for when a node takes a role.
 type Roles struct {
-	// Primary is called before the server serves. Its error ends the node.
+	// Primary is called before the server serves. An error ends the node.
 	Primary func(ctx context.Context, s *Server) error
 	Standby func(b *Standby)
 }
 
-// Run runs a node until ctx ends. Without a lease it is the primary from the start. With one it
-// is a standby until it has acquired the lease, and again after it has lost it.
+// Run runs a node until ctx ends. Without a lease the node is the primary from the start. With a
+// lease it is a standby until it acquires the lease, and again after losing it.
 //
 // Errors about the secret key wrap [store.ErrKey].
 func Run(ctx context.Context, cfg *Config, roles Roles) error {
@@ -57,8 +57,8 @@ func Run(ctx context.Context, cfg *Config, roles Roles) error {
 	}
 }
 
-// startError returns err, or nil after a signal. A signal during startup is a normal
-// shutdown, and makes the current step fail.
+// startError returns err, or nil after a signal. A signal during startup makes the current step
+// fail, and counts as a normal shutdown.
 func startError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -81,8 +81,8 @@ func serveLeased(ctx context.Context, s *Server, roles Roles) error {
 	return limitTeardown(s.lost, func() error { return serve(ctx, s, roles) })
 }
 
-// limitTeardown returns the error of run, which has teardownLimit to return once lost is closed.
-// After that the error is errTeardown, run goes on, and the process must end.
+// limitTeardown returns the error of run, which must return within teardownLimit after lost is
+// closed. Otherwise the error is errTeardown, run continues, and the process must end.
 func limitTeardown(lost <-chan struct{}, run func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- run() }()
@@ -101,12 +101,13 @@ func limitTeardown(lost <-chan struct{}, run func() error) error {
 	}
 }
 
-// lockWait limits how long a node that changes its role waits for a command that has locked the data
-// directory.
+// lockWait limits how long a node that changes its role waits for a command that has locked the
+// data directory.
 const lockWait = 30 * time.Second
 
-// retryLocked calls open again for up to wait while another process has locked the data directory. It
-// is unlocked for a moment when a node changes its role, so a command such as token list may lock it.
+// retryLocked calls open again for up to wait while another process has locked the data directory.
+// The directory is unlocked for a moment when a node changes its role, so a command such as token
+// list may lock it.
 func retryLocked[T any](ctx context.Context, wait time.Duration, open func() (T, error)) (T, error) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -123,8 +124,8 @@ func retryLocked[T any](ctx context.Context, wait time.Duration, open func() (T,
 	}
 }
 
-// standBy follows the primary until this node acquires the lease. It returns the opened server,
-// or nil if ctx ends first. wait is how long the data directory may be locked by a command.
+// standBy follows the primary until this node acquires the lease. It returns the opened server, or
+// nil if ctx ends first. wait is how long a command may keep the data directory locked.
 func standBy(ctx context.Context, cfg *Config, wait time.Duration, roles Roles) (*Server, error) {
 	b, err := retryLocked(ctx, wait, func() (*Standby, error) { return openStandby(ctx, cfg) })
 	if err != nil {

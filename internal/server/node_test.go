@@ -25,8 +25,8 @@ import (
 	"service/test/harness"
 )
 
-// A node has ten seconds to close everything once its lease is lost, in whichever state it is, and
-// no limit before that.
+// A node has ten seconds to close everything once it has lost its lease, whatever its state, and no
+// limit before that.
 func TestLimitTeardown(t *testing.T) {
 	closed := errors.New("closed")
 	for name, test := range map[string]struct {
@@ -51,7 +51,7 @@ func TestLimitTeardown(t *testing.T) {
 				if !errors.Is(err, test.want) {
 					t.Errorf("got %v, want %v", err, test.want)
 				}
-				time.Sleep(time.Hour) // whatever was abandoned
+				time.Sleep(time.Hour) // until abandoned work has ended
 			})
 		})
 	}
@@ -67,7 +67,7 @@ type nodeBucket struct {
 
 func newNodeBucket(t *testing.T) *nodeBucket {
 	t.Helper()
-	t.Setenv("AWS_CA_BUNDLE", "") // the S3 client fails with it
+	t.Setenv("AWS_CA_BUNDLE", "") // the S3 client fails if it is set
 	backend := s3mem.New()
 	if err := backend.CreateBucket("b"); err != nil {
 		t.Fatal(err)
@@ -142,8 +142,8 @@ func followAsNode(t *testing.T, cfg *Config) *Standby {
 	return b
 }
 
-// A node that lacks event types of the primary cannot take over, because it would refuse events that
-// the primary accepts. Another local CA is only a warning.
+// A node that lacks event types of the primary cannot take over, because it would refuse events
+// that the primary accepts. A different local CA is only a warning.
 func TestStandbyFiles(t *testing.T) {
 	bucket := newNodeBucket(t)
 	cfg := testConfig(t)
@@ -181,7 +181,7 @@ func TestStandbyFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(two.Dir, "secret.key"), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	write(two.Dir, "order_own.json", strings.ReplaceAll(schema, "order_shipped", "order_own")) // what only this node has is no difference
+	write(two.Dir, "order_own.json", strings.ReplaceAll(schema, "order_shipped", "order_own")) // files that only this node has are no difference
 	b := followAsNode(t, two)
 	harness.WaitFor(t, "a copy", b.data.HasCopy)
 	for _, step := range []struct {
@@ -217,8 +217,9 @@ func TestStandbyFiles(t *testing.T) {
 	}
 }
 
-// A standby serves the certificate that the primary has obtained, from its copy, and never asks an
-// issuer for one. Until the copy has it, and once it has expired, the local CA stands in.
+// A standby serves the certificate that the primary has obtained, from its copy, and never requests
+// one from an issuer. Until the copy contains the certificate, and once it has expired, the local
+// CA's certificate is used.
 func TestStandbyCertificate(t *testing.T) {
 	p := newIssuer(t, 0, "")
 	p.validate(0, 0)
@@ -272,7 +273,7 @@ type runningNode struct {
 	cfg                 *Config
 	bucket              *nodeBucket
 	log                 *lockedBuffer
-	standbys, primaries atomic.Int64 // how often it took the role
+	standbys, primaries atomic.Int64 // how often the node took the role
 	stop                context.CancelFunc
 	ended               chan error
 }
@@ -306,7 +307,7 @@ func (n *runningNode) lease() *replica.Lease {
 	return l
 }
 
-// lose makes another service take the lease, which then dies, and waits until the node knows.
+// lose makes another service take the lease and then die, and waits until the node knows.
 func (n *runningNode) lose() {
 	n.t.Helper()
 	before := strings.Count(n.log.String(), notPrimary)
@@ -316,8 +317,8 @@ func (n *runningNode) lose() {
 	harness.WaitFor(n.t, "the node to lose the lease", func() bool { return strings.Count(n.log.String(), notPrimary) > before })
 }
 
-// hold waits until the node has acquired the lease. From then on the bucket answers nothing but
-// requests of the lease, so that the node can neither start nor go on.
+// hold waits until the node has acquired the lease. From then on the bucket answers only requests
+// of the lease, so that the node can neither start nor continue.
 func (n *runningNode) hold() {
 	n.t.Helper()
 	n.bucket.armed.Store(true)
@@ -335,7 +336,7 @@ func (n *runningNode) end() {
 
 const notPrimary = "not the primary any more"
 
-// What would end a start whatever the database contains ends a node before it stands by, so that it
+// An error that would prevent a start with any database ends a node before it stands by, so that it
 // never takes the lease from a node that serves.
 func TestNodeCannotStart(t *testing.T) {
 	bucket := newNodeBucket(t)
@@ -371,8 +372,8 @@ func TestNodeCannotStart(t *testing.T) {
 	}
 }
 
-// The lease is lost again while a node that has acquired it still starts: here, it waits for an answer
-// of the bucket. The start ends at once, and the node follows the next primary.
+// The lease is lost again while a node that has acquired it is starting: here, the node is waiting
+// for an answer from the bucket. The start ends at once, and the node follows the next primary.
 func TestLostDuringStart(t *testing.T) {
 	harness.Long(t)
 	n := runNode(t, newNodeBucket(t))
@@ -391,7 +392,7 @@ func TestLostDuringStart(t *testing.T) {
 	}
 }
 
-// A signal ends a node in whichever phase it is. It releases the lease that it holds, so that another
+// A signal ends a node in every phase. The node releases the lease if it holds it, so that another
 // node takes over at once.
 func TestSignalInEachPhase(t *testing.T) {
 	harness.Long(t)

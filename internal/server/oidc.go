@@ -6,7 +6,7 @@ import (
 	"service/web/oidc"
 )
 
-// OIDC is an OpenID Connect provider. Its RedirectURL is not set here: it is [OIDCCallback] at
+// OIDC is an OpenID Connect provider. Its RedirectURL is not configured: it is [OIDCCallback] at
 // the URL of the service.
 type OIDC = oidc.Config
 
@@ -16,10 +16,10 @@ const OIDCCallback = oidc.CallbackPath
 // ParseRoleRule parses a value of --oidc-role.
 var ParseRoleRule = oidc.ParseRoleRule
 
-// CheckOIDCIssuer returns what is wrong with the URL of a provider, "" for nothing.
+// CheckOIDCIssuer returns what is wrong with the URL of a provider, or "".
 func CheckOIDCIssuer(issuer string) string { return oidc.CheckIssuer(issuer) }
 
-// CheckOIDC connects to a provider, and returns what does not fit.
+// CheckOIDC connects to a provider, and returns an error if the provider is unsuitable.
 func CheckOIDC(ctx context.Context, cfg OIDC) error { return oidc.New(cfg).Check(ctx) }
 
 // openProvider returns the provider for the admin UI, nil for none.

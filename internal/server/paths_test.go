@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A client whose base URL is wrong gets errors that it can read; browsers get pages.
+// A client whose base URL is wrong gets errors in its own format; browsers get pages.
 func TestPathsOutsideTheAPI(t *testing.T) {
 	s, err := Open(t.Context(), testConfig(t))
 	if err != nil {

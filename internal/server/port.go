@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// ExplainListen returns what is wrong with an address that a flag sets, and what to do, for the
-// error of listening on it.
+// ExplainListen turns an error of listening on an address that a flag sets into one that says what
+// is wrong and what to do.
 func ExplainListen(ctx context.Context, flag, addr string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -23,7 +23,7 @@ func ExplainListen(ctx context.Context, flag, addr string, err error) error {
 	return fmt.Errorf("port %s is in use; choose another with --%s %s", port, flag, net.JoinHostPort(host, otherPort(ctx, host, port)))
 }
 
-// otherPort returns a port of host that is free, if possible a memorable one above port.
+// otherPort returns a free port of host, if possible a memorable one above port.
 func otherPort(ctx context.Context, host, port string) string {
 	n, _ := strconv.Atoi(port)
 	for _, candidate := range []int{n + 1000, n + 2000, n + 8000, 0} {

@@ -2,13 +2,13 @@ package server
 
 import "service/web"
 
-// Portal is how the portal of partners looks. Empty fields are the defaults.
+// Portal is the appearance of the partners' portal. Empty fields are the defaults.
 type Portal = web.PortalConfig
 
 // MaxPortalLogo is the maximum size of the logo in bytes.
 const MaxPortalLogo = web.MaxPortalLogo
 
-// CheckPortal calls add for each flag of the portal that is wrong.
+// CheckPortal calls add for each invalid flag of the portal.
 func CheckPortal(p *Portal, add func(flag, format string, args ...any)) {
 	check := func(flag string, err error) {
 		if err != nil {

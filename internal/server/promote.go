@@ -18,7 +18,7 @@ type promotion struct {
 	force    bool
 	progress chan string          // buffered
 	done     chan promotionResult // buffered, for one result
-	initial  replica.LeaseState   // at the request; generation 0 until the bucket could be read
+	initial  replica.LeaseState   // at the time of the request; generation 0 until the bucket could be read
 }
 
 // promotionResult is the result of a promotion.
@@ -27,8 +27,8 @@ type promotionResult struct {
 	err   error
 }
 
-// requestPromotion makes the standby take over and waits for the result. With force, it
-// takes the lease from a service that still renews it.
+// requestPromotion makes the standby take over and waits for the result. With force, the standby
+// takes the lease even from a service that still renews it.
 func (b *Standby) requestPromotion(ctx context.Context, force bool, progress func(string)) (time.Time, error) {
 	p := &promotion{ctx: ctx, force: force, progress: make(chan string, 8), done: make(chan promotionResult, 1)}
 	requests := b.promotions
@@ -57,14 +57,14 @@ func (p *promotion) report(format string, args ...any) {
 	}
 }
 
-// refuse sends the reason to the command why the standby does not take over.
+// refuse sends the command the reason why the standby does not take over.
 func (p *promotion) refuse(code webhook.Code, format string, args ...any) {
 	p.done <- promotionResult{err: webhook.NewError(code, fmt.Sprintf(format, args...))}
 }
 
-// claim acquires the lease for the node's own database: at once if no other service holds it, or
-// else once the holder has not renewed it for a whole period. The result is not nil if it has
-// succeeded. If another service has newer data or renews the lease, the database is set aside, so
+// claim acquires the lease for the node's own database: at once if no other service holds it,
+// otherwise once the holder has not renewed it for a whole period. On success the result is not
+// nil. If another service has newer data or renews the lease, claim sets the database aside, so
 // that the node can follow.
 func (b *Standby) claim(ctx context.Context) ([]*promotion, error) {
 	requests := []*promotion{}
@@ -111,7 +111,7 @@ func (b *Standby) claim(ctx context.Context) ([]*promotion, error) {
 // patience returns how long a node waits for the first term of the node that took its lease.
 func (b *Standby) patience() time.Duration { return 2*b.cfg.Lease + 10*time.Second }
 
-// sentence returns text with a capital letter at the beginning.
+// sentence returns text with a capital first letter.
 func sentence(text string) string {
 	if text == "" {
 		return text
@@ -151,8 +151,8 @@ func (b *Standby) acquireOwn(ctx context.Context, known int64, requests *[]*prom
 	}
 }
 
-// setAside moves the node's own database out of the way. why is the reason why the node could not
-// acquire the lease.
+// setAside moves the node's own database out of the way. why is why the node could not acquire the
+// lease.
 func (b *Standby) setAside(ctx context.Context, known int64, why error, patient bool) error {
 	old, err := b.data.SetAside(ctx, errors.Is(why, replica.ErrLeaseStale), patient)
 	switch {
@@ -166,7 +166,7 @@ func (b *Standby) setAside(ctx context.Context, known int64, why error, patient 
 		return fmt.Errorf("set aside the data of an earlier tenure: %w", err)
 	}
 	b.mu.Lock()
-	b.noted = "" // a copy has replaced what was written down
+	b.noted = "" // a copy has replaced the recorded owner
 	b.mu.Unlock()
 	b.cfg.Logger.Warn("another node has taken over; following it", "reason", why, "generation_here", known)
 	if old != nil {
@@ -185,7 +185,7 @@ type takeoverWatch struct {
 	waiting     []*promotion // until the lease expires
 }
 
-// awaitTakeover returns when this node has acquired the lease, with the promotions that requested
+// awaitTakeover returns once this node has acquired the lease, with the promotions that requested
 // it, or when ctx ends.
 func (b *Standby) awaitTakeover(ctx context.Context) ([]*promotion, error) {
 	v := &takeoverWatch{b: b, watch: b.lease.NewWatch()}
@@ -249,7 +249,7 @@ func (v *takeoverWatch) promote(ctx context.Context, p *promotion) bool {
 	return false
 }
 
-// cannot returns why this node cannot take over, "" if it can. Without any copy it can: the
+// cannot returns why this node cannot take over, "" if it can. A node without any copy can: the
 // takeover copies the replica first, or begins with an empty database.
 func (v *takeoverWatch) cannot(ctx context.Context) string {
 	if proof := v.b.bucketProof(); proof == nil && !v.b.data.HasCopy() {
@@ -295,8 +295,7 @@ func (v *takeoverWatch) drop(p *promotion) {
 	}
 }
 
-// readLease is [replica.LeaseWatch.Poll]. It logs when reads begin to fail and when they
-// recover.
+// readLease is [replica.LeaseWatch.Poll]. It logs when reads begin to fail and when they recover.
 func (v *takeoverWatch) readLease(ctx context.Context) (state replica.LeaseState, expired bool, err error) {
 	state, expired, err = v.watch.Poll(ctx)
 	logger := v.b.cfg.Logger
@@ -359,7 +358,8 @@ func (v *takeoverWatch) poll(ctx context.Context) bool {
 }
 
 // mayReplace reports whether the standby may take over a lease that was deleted: it has seen the
-// lease, and its copy has the newest term. Otherwise the primary may run without a lease.
+// lease, and its copy contains the newest term. Otherwise the primary may be running without a
+// lease.
 func (v *takeoverWatch) mayReplace(ctx context.Context) bool {
 	if !v.watch.Seen() {
 		return false
@@ -384,8 +384,8 @@ func (v *takeoverWatch) mayBegin(ctx context.Context) bool {
 const bucketEmptied = "The replica is empty, although this node has a copy of it: somebody emptied the bucket. If no node with newer " +
 	"data can be started, serve this copy with service promote --force"
 
-// emptied reports whether the replica lost what this node has copied. Whether the copy is the newest
-// data cannot be proven then.
+// emptied reports whether the replica has lost what this node copied. The node then cannot prove
+// that its copy is the newest data.
 func (v *takeoverWatch) emptied(ctx context.Context) bool {
 	if !v.b.data.HasCopy() {
 		return false

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// TrustedProxies are the networks of proxies that are trusted to name the client.
+// TrustedProxies are the networks of proxies that are trusted to state the client's address.
 type TrustedProxies []netip.Prefix
 
-// Contains reports whether an address is that of a trusted proxy.
+// Contains reports whether an address belongs to a trusted proxy.
 func (p TrustedProxies) Contains(a netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(a) })
 }
 
-// peerAddress returns the address of the other end of a request's connection, invalid if
-// there is none.
+// peerAddress returns the address at the other end of a request's connection, invalid if there is
+// none.
 func peerAddress(r *http.Request) netip.Addr {
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -27,8 +27,8 @@ func peerAddress(r *http.Request) netip.Addr {
 }
 
 // client returns the client address of a request from a trusted proxy: the last address in
-// X-Forwarded-For that is not a trusted proxy. Each proxy appends its peer; the client may
-// have forged all addresses before. The result is invalid without such a header.
+// X-Forwarded-For that is not a trusted proxy's. Each proxy appends its peer; the client may have
+// forged all addresses before. The result is invalid without such a header.
 func (p TrustedProxies) client(h http.Header) (last netip.Addr) {
 	all := strings.Split(strings.Join(h.Values("X-Forwarded-For"), ","), ",")
 	for _, s := range slices.Backward(all) {
@@ -52,15 +52,15 @@ func forwardedAddress(s string) (netip.Addr, bool) {
 	return a.Unmap().WithZone(""), err == nil
 }
 
-// unencrypted reports whether X-Forwarded-Proto has a plain HTTP hop.
+// unencrypted reports whether X-Forwarded-Proto names a plain HTTP hop.
 func unencrypted(h http.Header) bool {
 	return slices.ContainsFunc(strings.Split(strings.Join(h.Values("X-Forwarded-Proto"), ","), ","), func(s string) bool {
 		return strings.EqualFold(strings.TrimSpace(s), "http")
 	})
 }
 
-// proxyHandler sets the remote address of a request to the client's address, if a trusted
-// proxy has forwarded the request.
+// proxyHandler sets the remote address of a request to the client's address, if a trusted proxy
+// forwarded the request.
 type proxyHandler struct {
 	trusted  TrustedProxies
 	insecure http.Handler // for requests that a proxy received unencrypted

@@ -16,7 +16,7 @@ import (
 	"service/webhook"
 )
 
-// proxyHandlers returns the handlers of a listener without and with TLS.
+// proxyHandlers returns the handlers of a listener, without TLS and with it.
 func proxyHandlers(t *testing.T) (plain, encrypted *proxyHandler) {
 	t.Helper()
 	trusted := TrustedProxies{

@@ -61,7 +61,7 @@ func refuseInsecure(w http.ResponseWriter) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Connection", "close")
 	w.WriteHeader(http.StatusForbidden)
-	_, _ = io.WriteString(w, "This is plain HTTP, which others can read. Use https://.\n") // an error means that the client is gone
+	_, _ = io.WriteString(w, "This is plain HTTP, which others can read. Use https://.\n") // an error means that the client has disconnected
 }
 
 // joinHostPort returns the host and port of an https URL.

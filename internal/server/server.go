@@ -55,7 +55,7 @@ type Server struct {
 	plain        net.Listener // for plain HTTP, nil for none
 	socket       net.Listener
 	localURL     string        // of the listener, without a trailing slash
-	baseURL      string        // the same as clients see it
+	baseURL      string        // the same for clients
 	caFile       string        // the certificate that clients must trust; empty without TLS
 	lost         chan struct{} // closed when another service has taken the lease
 }
@@ -102,7 +102,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 		return nil, err
 	}
 	if lease != nil {
-		// Not earlier: on an error, Close would release the lease, but the caller retries.
+		// Not earlier: on an error, Close would release the lease, but the caller retries with it.
 		s.lease, s.standbys = lease, newStandbyWatch(cfg.Replica, cfg.Logger)
 	}
 	registry.MustRegister(nodeCollector{cfg, s.figures})
@@ -143,7 +143,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 }
 
 // checkPorts reports an address that cannot be listened on, before the data directory is created.
-// If it exists, opening it comes first: its lock names the process that has the port as well.
+// If the directory exists, opening it comes first: its lock names the process that uses the port.
 func (cfg *Config) checkPorts(ctx context.Context) error {
 	if _, err := os.Stat(cfg.Dir); err == nil {
 		return nil
@@ -159,7 +159,7 @@ func (cfg *Config) checkPorts(ctx context.Context) error {
 	return err
 }
 
-// listen opens the listener for clients and, if one is configured, that for plain HTTP.
+// listen opens the listener for clients and, if configured, the listener for plain HTTP.
 func (cfg *Config) listen(ctx context.Context) (public, plain net.Listener, err error) {
 	if public, err = new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen); err != nil {
 		return nil, nil, ExplainListen(ctx, "listen", cfg.Listen, err)
@@ -316,7 +316,7 @@ func (s *Server) route(apiHandler *api.API) {
 }
 
 // servePage serves a page to browsers. Other clients, such as one whose base URL lacks /v2, get
-// errors that they can read.
+// errors in the API's format.
 func (s *Server) servePage(apiHandler *api.API, w http.ResponseWriter, r *http.Request) {
 	switch page, exists := s.web.Find(r); {
 	case page:
@@ -329,7 +329,7 @@ func (s *Server) servePage(apiHandler *api.API, w http.ResponseWriter, r *http.R
 	}
 }
 
-// delivering returns nil if the dispatcher is running. Its error may be public.
+// delivering returns nil if the dispatcher is running. Its error is safe to show in public.
 func (s *Server) delivering() error {
 	if !s.dispatcher.Ready() {
 		return errors.New("deliveries are not being sent; check the log")
@@ -345,11 +345,11 @@ func (s *Server) ready(ctx context.Context) error {
 	return s.store.Check(ctx)
 }
 
-// Run serves until ctx ends. Then it stops accepting requests, waits up to one grace
-// period for requests in flight and another for attempts in flight, syncs the replica and
-// closes the store. The first error of a component stops the others and is returned.
-// If another service takes the lease, Run stops at once, without grace periods, sends nothing
-// more to the replica, and returns an error that wraps errLeaseLost.
+// Run serves until ctx ends. Then it stops accepting requests, waits up to one grace period for
+// requests in flight and another for attempts in flight, syncs the replica and closes the store.
+// The first error of a component stops the others and is returned. If another service takes the
+// lease, Run stops at once, without grace periods, sends nothing more to the replica, and returns
+// an error that wraps errLeaseLost.
 func (s *Server) Run(ctx context.Context) error {
 	logger := s.cfg.Logger
 	logger.Info("serving", "url", s.localURL, "data", s.cfg.Dir, "version", s.cfg.Version)
@@ -437,7 +437,7 @@ func (s *Server) goServe(ctx, running context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		err := s.dispatcher.Run(sending)
 		if sending.Err() != nil {
-			return nil // stopped before it had started
+			return nil // the context ended before the start
 		}
 		return err
 	})
@@ -468,8 +468,8 @@ func (s *Server) URL() string { return s.baseURL }
 // LocalURL returns the base URL of the listener, without a trailing slash.
 func (s *Server) LocalURL() string { return s.localURL }
 
-// CAFile returns the certificate file of the local CA, for clients at [Server.URL] to trust.
-// It is empty if there is none.
+// CAFile returns the local CA's certificate file, which clients at [Server.URL] must trust. It is
+// empty if there is none.
 func (s *Server) CAFile() string {
 	if s.cfg.PublicURL != "" {
 		return "" // the proxy has another certificate
@@ -494,8 +494,8 @@ func (s *Server) SignInLink(adminID string) string {
 	return s.baseURL + s.web.NewSignInLink(adminID)
 }
 
-// SetupLink returns a new one-time URL of the form that creates the first admin. If there
-// is an admin, the error is a *webhook.Error.
+// SetupLink returns a new one-time URL of the form that creates the first admin. If an admin
+// exists, the error is a *webhook.Error.
 func (s *Server) SetupLink(ctx context.Context) (string, error) {
 	exists, err := s.store.Admins().Exist(ctx)
 	if err != nil {
@@ -508,7 +508,7 @@ func (s *Server) SetupLink(ctx context.Context) (string, error) {
 	return s.baseURL + s.web.NewSetupLink(), nil
 }
 
-// listeningOn returns the addresses of the listeners that are not nil.
+// listeningOn returns the addresses of the listeners; nil listeners are skipped.
 func listeningOn(listeners ...net.Listener) []netip.AddrPort {
 	var on []netip.AddrPort
 	for _, l := range listeners {
@@ -522,8 +522,8 @@ func listeningOn(listeners ...net.Listener) []netip.AddrPort {
 	return on
 }
 
-// reachableAt returns the host and port at which this host reaches a listener. host is
-// that of the configured listen address.
+// reachableAt returns the host and port at which this host reaches a listener. host is the host of
+// the configured listen address.
 func reachableAt(address net.Addr, host string) string {
 	_, port, _ := net.SplitHostPort(address.String())
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {

@@ -9,8 +9,8 @@ import (
 	"service/webhook"
 )
 
-// testConfig returns a configuration with a new data directory and a free port. It has the
-// defaults of the command line, except for a short grace period.
+// testConfig returns a configuration with a new data directory and a free port. Its defaults are
+// those of the command line, except for a short grace period.
 func testConfig(t *testing.T) *Config {
 	t.Helper()
 	return &Config{

@@ -31,8 +31,7 @@ import (
 )
 
 // Standby is a node that does not hold the lease. It listens on the addresses of the service,
-// follows the replica, and acquires the lease on a command or after the primary's lease has
-// ended.
+// follows the replica, and acquires the lease on a command or after the primary's lease has ended.
 type Standby struct {
 	cfg          *Config
 	data         *datadir.Standby
@@ -47,11 +46,11 @@ type Standby struct {
 
 	mu      sync.Mutex
 	primary string // the last seen owner of the lease
-	noted   string // the owner that is written down in the data directory
+	noted   string // the owner recorded in the data directory
 	proof   error  // why the bucket cannot be read and written, nil if it can
 	waiting string // what the node waits for while it does not follow, "" for nothing
-	lacks   error  // which local files this node lacks, nil for none
-	warning string // which local files differ without harm to events, "" for none
+	lacks   error  // the local files that this node lacks, nil for none
+	warning string // the local files that differ without harm to events, "" for none
 
 	checked    chan struct{} // closed once the bucket was checked for the first time
 	intactNext time.Time     // of the next check of all pages; used by one goroutine at a time
@@ -103,8 +102,8 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	return b, nil
 }
 
-// openCertificates makes the certificates: those of the copy for the domains, which only the primary
-// orders and renews, and one of the local CA.
+// openCertificates makes the certificates: for the domains those of the copy, which only the
+// primary orders and renews, and one of the local CA.
 func (b *Standby) openCertificates(ctx context.Context) error {
 	cfg := b.cfg
 	ca, err := certs.OpenCA(cfg.Dir, time.Now())
@@ -125,7 +124,7 @@ func (b *Standby) openCertificates(ctx context.Context) error {
 // URL returns the base URL of the listener, without a trailing slash.
 func (b *Standby) URL() string { return b.url }
 
-// close releases the resources of a standby that does not run.
+// close releases the resources of a standby that is not running.
 func (b *Standby) close() {
 	if b.certificates != nil {
 		b.certificates.Close()
@@ -194,7 +193,7 @@ func (b *Standby) goServe(running context.Context, g *errgroup.Group, admin net.
 	g.Go(func() error { return notifyReady(running, "Standby, following "+b.cfg.Replica.Target(), logger) })
 }
 
-// await returns when this node has acquired the lease, with the promotions that requested it, or
+// await returns once this node has acquired the lease, with the promotions that requested it, or
 // when ctx ends.
 func (b *Standby) await(ctx context.Context) (requests []*promotion, err error) {
 	if b.data.HasDatabase() {
@@ -217,13 +216,13 @@ func (b *Standby) await(ctx context.Context) (requests []*promotion, err error) 
 	return requests, g.Wait()
 }
 
-// Intervals of the proof that this node could take over: after a success and after a failure.
+// Intervals of the proof that this node can take over: after a success and after a failure.
 const (
 	proofInterval = time.Minute
 	proofRetry    = 5 * time.Second
 )
 
-// errUnproven is the proof of a node before its first check of the bucket.
+// errUnproven is the proof before a node's first check of the bucket.
 var errUnproven = errors.New("it has not checked the bucket yet")
 
 // keepProving renews the proof until ctx ends. It always returns nil.
@@ -242,8 +241,8 @@ func (b *Standby) keepProving(ctx context.Context) error {
 }
 
 // prove checks that this node can read and write the bucket, and that the bucket respects
-// conditions: without that, it does not acquire the lease. It leaves the node's sign of life, and
-// logs changes. It also checks what the node has itself, see proveLocal.
+// conditions; otherwise the node does not acquire the lease. It writes the node's sign of life, and
+// logs changes. It also checks the node's own state, see proveLocal.
 func (b *Standby) prove(ctx context.Context) error {
 	b.proveLocal(ctx)
 	s := b.status()
@@ -288,7 +287,7 @@ func (b *Standby) wait(what string) {
 	}
 }
 
-// setWaiting records what the node waits for, and reports whether that is new.
+// setWaiting records what the node waits for, and reports whether that has changed.
 func (b *Standby) setWaiting(what string) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -296,8 +295,9 @@ func (b *Standby) setWaiting(what string) (changed bool) {
 	return changed
 }
 
-// takeOver starts the server, see start. It renews the lease meantime. If the lease is lost, the
-// start ends and what it has opened is closed, as after the loss of a lease by a server that runs.
+// takeOver starts the server, see start, and renews the lease while it starts. If the lease is
+// lost, the start ends and everything it has opened is closed, as when a running server loses the
+// lease.
 func (b *Standby) takeOver(ctx context.Context, requests []*promotion, stop func() error) (s *Server, err error) {
 	starting, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -379,7 +379,7 @@ func (b *Standby) promote(ctx context.Context) (time.Time, error) {
 		return y.State, err
 	}
 	atomic.AddInt64(&b.cfg.takeovers, 1)
-	// Only the old primary's disk has the changes that it accepted after this state.
+	// Changes that the old primary accepted after this state are only on its disk.
 	logger.Warn("standby is now the primary", "state", webhook.FormatTime(y.State), "seconds_ago", int(time.Since(y.State).Seconds()),
 		"bytes", y.Bytes, "took", time.Since(began).Round(time.Millisecond))
 	return y.State, nil
@@ -433,7 +433,7 @@ func (b *Standby) status() api.StandbyStatus {
 	return s
 }
 
-// adminReason returns the reason of a status, with the error of the bucket.
+// adminReason returns the reason of a status, including the bucket's error.
 func (b *Standby) adminReason(s api.StandbyStatus) string {
 	b.mu.Lock()
 	waiting := b.waiting
@@ -444,8 +444,8 @@ func (b *Standby) adminReason(s api.StandbyStatus) string {
 	return b.cannotTakeOver(context.Background(), true)
 }
 
-// cannotTakeOver returns why the node cannot serve, "" if it can. Only admins see an error of the
-// bucket, which is one word for everybody else, and the names of files.
+// cannotTakeOver returns why the node cannot serve, "" if it can. Only admins see file names and
+// the bucket's error; for others the error is one word.
 func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
 	err, proof := b.data.CheckServable(ctx), b.bucketProof()
 	switch {
@@ -467,7 +467,7 @@ func (b *Standby) cannotTakeOver(ctx context.Context, admin bool) string {
 		b.mu.Lock()
 		advice := "copy secret.key from " + cmp.Or(b.primary, "the primary")
 		b.mu.Unlock()
-		if !errors.Is(err, fs.ErrNotExist) { // the primary's was rotated
+		if !errors.Is(err, fs.ErrNotExist) { // the primary's key was rotated
 			advice = err.Error() + ": " + advice
 		}
 		return "It cannot take over: " + advice

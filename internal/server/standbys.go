@@ -13,25 +13,26 @@ import (
 )
 
 const (
-	// standbyKnown is how long ago a standby may have been seen to be one of this installation.
+	// standbyKnown is how long a standby counts as part of this installation after its last sign of
+	// life.
 	standbyKnown = 7 * 24 * time.Hour
-	// standbySilent is how long ago a standby that runs was seen at most: two signs of life may be
-	// lost.
+	// standbySilent is the maximum time since the last sign of life of a running standby: two signs
+	// of life may be lost.
 	standbySilent = 3 * proofInterval
 	// standbysTimeout limits one reading of all signs of life.
 	standbysTimeout = 10 * time.Second
 )
 
-// standbyWatch reads the signs of life that the standbys of this primary leave in the bucket. They
+// standbyWatch reads the signs of life that the standbys of this primary write to the bucket. They
 // are input from outside.
 type standbyWatch struct {
 	read   func(ctx context.Context) ([]replica.NodeState, error)
 	logger *slog.Logger
 
-	told bool // the log says that no standby could take over
+	told bool // the log records that no standby could take over
 
 	mu    sync.Mutex
-	nodes []replica.NodeState // as last read, those of the last days
+	nodes []replica.NodeState // as last read, of the last days
 	err   error               // of the last reading
 }
 
@@ -42,7 +43,8 @@ func newStandbyWatch(cfg *replica.Config, logger *slog.Logger) *standbyWatch {
 	}
 }
 
-// run reads the signs of life as often as standbys leave them, until ctx ends. It always returns nil.
+// run reads the signs of life as often as standbys write them, until ctx ends. It always returns
+// nil.
 func (w *standbyWatch) run(ctx context.Context) error {
 	for {
 		w.look(ctx, time.Now())
@@ -54,7 +56,7 @@ func (w *standbyWatch) run(ctx context.Context) error {
 	}
 }
 
-// look reads the signs of life once, and logs when the last standby that could take over is gone.
+// look reads the signs of life once, and logs when no standby is left that could take over.
 func (w *standbyWatch) look(ctx context.Context, now time.Time) {
 	bounded, cancel := context.WithTimeout(ctx, standbysTimeout)
 	defer cancel()
@@ -103,7 +105,7 @@ func (w *standbyWatch) counts(now time.Time) (c standbyCounts) {
 	return c
 }
 
-// alive returns the hosts of the standbys that run now, none for a nil watch. If the bucket cannot be
+// alive returns the hosts of the running standbys, none for a nil watch. If the bucket cannot be
 // read, it returns those of the last reading.
 func (w *standbyWatch) alive(ctx context.Context) (hosts []string) {
 	if w == nil {

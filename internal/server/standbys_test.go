@@ -12,7 +12,7 @@ import (
 	"service/store/replica"
 )
 
-// The primary reports the standbys of the last days, whatever they wrote.
+// The primary reports the standbys of the last days, whatever the content of their signs of life.
 func TestStandbyFindings(t *testing.T) {
 	now := time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)
 	lag := 0.5
@@ -46,7 +46,7 @@ func TestStandbyFindings(t *testing.T) {
 }
 
 // The primary counts its standbys by state, keeps what it knew when the bucket fails, and logs when
-// none is left that could take over.
+// no standby is left that could take over.
 func TestStandbyWatch(t *testing.T) {
 	now := time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)
 	var nodes []replica.NodeState

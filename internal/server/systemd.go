@@ -13,11 +13,11 @@ import (
 	"service/internal/terminal"
 )
 
-// notify tells systemd, if that started the process, that the service is ready, feeds the
-// watchdog, and when ctx ends announces a shutdown of up to stopTimeout.
+// notify tells systemd, if systemd started the process, that the service is ready, feeds the
+// watchdog, and announces a shutdown of up to stopTimeout when ctx ends.
 //
-// It feeds the watchdog whenever check returns in time, even with an error. A store on a
-// full disk returns an error and recovers by itself; only one that hangs needs a restart.
+// It feeds the watchdog whenever check returns in time, even with an error. A store on a full disk
+// returns an error and recovers by itself; only a store that hangs needs a restart.
 func notify(
 	ctx context.Context, url string, check func(context.Context) error, stopTimeout time.Duration, logger *slog.Logger,
 ) error {
@@ -31,9 +31,9 @@ func notify(
 		logger.Warn("invalid watchdog settings of systemd; ignoring the watchdog", "error", err)
 	}
 	send(daemon.SdNotifyReady + "\nSTATUS=Serving " + url)
-	// If the unit's TimeoutStopSec= is longer, systemd uses that.
+	// If the unit's TimeoutStopSec= is longer, systemd uses TimeoutStopSec=.
 	defer func() {
-		if !errors.Is(context.Cause(ctx), errLeaseLost) { // else the process goes on as a standby
+		if !errors.Is(context.Cause(ctx), errLeaseLost) { // else the process continues as a standby
 			send(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, stopTimeout.Microseconds()))
 		}
 	}()
@@ -67,10 +67,10 @@ func notify(
 	}
 }
 
-// startExtension is the start timeout that each request to systemd asks for.
+// startExtension is the start timeout that each request asks systemd for.
 const startExtension = 30 * time.Second
 
-// whileStarting runs do and extends systemd's start timeout until it returns.
+// whileStarting runs do, and extends systemd's start timeout until do returns.
 func whileStarting(ctx context.Context, logger *slog.Logger, do func() error) error {
 	ctx, done := context.WithCancel(ctx)
 	var extending sync.WaitGroup

@@ -29,15 +29,15 @@ func writeSign(t *testing.T, target string, writes int, released bool) {
 		"writer.json": fmt.Sprintf(`{"generation":1,"owner":"machine-1 0198","since":"2026-03-14T08:24:48Z","period_ms":30000,`+
 			`"writes":%d,"released":%t}`, writes, released),
 	} {
-		// As the service does: the other one must not read half a file.
+		// As the service does: a reader must not see half a file.
 		if err := durable.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// A service without a lease does not start while another one with the same replica is alive, and
-// its error says where that is, since when, and what to do.
+// A service without a lease does not start while another service with the same replica is alive,
+// and its error says where that service is, since when, and what to do.
 func TestSecondServiceRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, target := unleasedConfig(t)
@@ -81,8 +81,8 @@ func unleasedConfig(t *testing.T) (cfg *Config, target string) {
 	return &Config{Data: Data{Dir: t.TempDir(), Replica: from}, Logger: slog.New(slog.DiscardHandler)}, target
 }
 
-// A service without a lease starts if the replica is empty or cannot be read, and if the service
-// that wrote to it is gone. It looks again after the database was restored.
+// A service without a lease starts if the replica is empty or cannot be read, or if the service
+// that wrote to it is gone. It checks again after the database was restored.
 func TestSecondServiceStarts(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, target string){
 		"killed":  func(t *testing.T, target string) { writeSign(t, target, 1, false) },
@@ -113,7 +113,8 @@ func TestSecondServiceStarts(t *testing.T) {
 	}
 }
 
-// Data that was restored from a replica waits until that can be read, and says how to do without.
+// Data that was restored from a replica waits until the replica can be read, and the error says how
+// to start without it.
 func TestRestoredDataWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg, target := unleasedConfig(t)

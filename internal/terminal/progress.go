@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Progress reports how far a long command is: on a terminal by one line that is
-// overwritten, elsewhere by notes alone. It is safe for concurrent use.
+// Progress reports how far a long command is: on a terminal by one line that it overwrites,
+// elsewhere only by notes. It is safe for concurrent use.
 type Progress struct {
 	w        io.Writer
 	terminal bool
 
 	mu    sync.Mutex
-	shown bool      // a line to overwrite is there
+	shown bool      // whether there is a line to overwrite
 	last  time.Time // when it was written
 }
 
@@ -34,8 +34,8 @@ func Is(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// Show overwrites the progress line, at most ten times per second. Elsewhere than on
-// a terminal it does nothing.
+// Show overwrites the progress line, at most ten times per second. It does nothing unless the
+// output is a terminal.
 func (p *Progress) Show(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +45,7 @@ func (p *Progress) Show(format string, args ...any) {
 	}
 }
 
-// Note removes the progress line and writes a line that stays.
+// Note removes the progress line and writes a permanent line.
 func (p *Progress) Note(format string, args ...any) {
 	p.End()
 	fmt.Fprintf(p.w, "service: %s\n", Line(fmt.Sprintf(format, args...)))

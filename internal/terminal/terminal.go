@@ -1,5 +1,5 @@
-// Package terminal writes to the terminal of a command: text from elsewhere, escaped so that the
-// terminal shows control characters and does not obey them, and a progress line.
+// Package terminal writes to the terminal of a command: text from outside, escaped so that the
+// terminal does not obey its control characters, and a progress line.
 package terminal
 
 import (
@@ -8,12 +8,11 @@ import (
 	"unicode"
 )
 
-// Line returns s without the white space around it, escaped as by [Escape]: it
-// takes one line.
+// Line returns s as a single line: without the white space around it, and escaped as by [Escape].
 func Line(s string) string { return Escape(strings.TrimSpace(s)) }
 
-// Escape returns s with every character for which [Unsafe] is true escaped as in
-// Go source, so that a terminal shows it and does not obey it.
+// Escape returns s with every character for which [Unsafe] is true escaped as in Go source, so that
+// a terminal shows the character and does not obey it.
 func Escape(s string) string {
 	if !strings.ContainsFunc(s, Unsafe) {
 		return s
@@ -29,8 +28,8 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// Unsafe reports whether a terminal may obey r instead of showing it: control
-// characters, and those that change the direction of writing.
+// Unsafe reports whether a terminal may obey r instead of showing it: control characters, and
+// characters that change the direction of writing.
 func Unsafe(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control) || r == unicode.ReplacementChar ||
 		r == '\u2028' || r == '\u2029'

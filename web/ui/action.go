@@ -6,7 +6,7 @@ import (
 	"service/webhook"
 )
 
-// actionVerbs are the verbs of actions that pages call by another verb.
+// actionVerbs are the verbs of actions whose API verb differs on pages.
 var actionVerbs = map[string]string{
 	"redeliver":         "resend",
 	"update":            "edit",
@@ -17,7 +17,7 @@ var actionVerbs = map[string]string{
 	"revoke_invitation": "revoke invitation of",
 }
 
-// actionLabels are the labels of actions that do not consist of verb and noun.
+// actionLabels are labels of actions that do not consist of verb and noun.
 var actionLabels = map[webhook.Action]string{
 	webhook.ActionSessionBegin:       "Sign in",
 	webhook.ActionSessionEnd:         "Sign out",

@@ -9,13 +9,13 @@ import (
 
 type baseKey struct{}
 
-// WithBase returns a context for rendering a page whose links begin with base, "" for none: the
-// pages of the portal are those of the admin UI below /portal.
+// WithBase returns a context for rendering a page whose links begin with base, "" for none: portal
+// pages are pages of the admin UI below /portal.
 func WithBase(ctx context.Context, base string) context.Context {
 	return context.WithValue(ctx, baseKey{}, base)
 }
 
-// At returns the address of a page or an action as the visitor has it. See [WithBase].
+// At returns the address of a page or an action with the visitor's base. See [WithBase].
 func At(ctx context.Context, address string) string {
 	base, _ := ctx.Value(baseKey{}).(string)
 	if rest, below := strings.CutPrefix(address, base); !strings.HasPrefix(address, "/") || below && (rest == "" || rest[0] == '/' ||
@@ -28,6 +28,6 @@ func At(ctx context.Context, address string) string {
 // URL is [At] for the address of a link or a form.
 func URL(ctx context.Context, address string) templ.SafeURL { return templ.SafeURL(At(ctx, address)) }
 
-// ForPartner reports whether the page is of the portal: it is for a partner, and not for who runs
-// the service.
+// ForPartner reports whether the page belongs to the portal: its reader is a partner and not the
+// operator of the service.
 func ForPartner(ctx context.Context) bool { return ctx.Value(baseKey{}) != nil }

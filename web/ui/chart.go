@@ -13,11 +13,11 @@ import (
 type Chart struct {
 	ID       string // unique on the page
 	Name     string // title: Deliveries per minute
-	StepName string // heading of the table's first column, one step: Minute
+	StepName string // heading of the table's first column, one row per step: Minute
 	Labels   []string
 	Series   []Series
-	Max      float64              // top of the axis when it is known; 0 means the greatest number
-	Log      bool                 // lines use a logarithmic axis when their values differ by more than logFrom times
+	Max      float64              // top of the axis if it is known; 0 is the greatest number
+	Log      bool                 // lines use a logarithmic axis if their values differ by more than a factor of logFrom
 	Format   func(float64) string // formats a number; nil groups thousands, without decimals
 	Links    []string             // link of each label: nil for none
 	Marks    []Mark               // drawn over the bars or lines
@@ -34,14 +34,15 @@ type Mark struct {
 	Text string // Incident: Partner X
 }
 
-// MarkAt adds a mark at a time, if that is within the labels, which begin at from in equal steps.
+// MarkAt adds a mark at a time, if the time is within the labels, which begin at from in equal
+// steps.
 func (c *Chart) MarkAt(t, from time.Time, step time.Duration, text string) {
 	if at := int(t.Sub(from) / step); !t.Before(from) && at < len(c.Labels) {
 		c.Marks = append(c.Marks, Mark{at, text})
 	}
 }
 
-// marksOf are the texts of the marks of a label.
+// marksOf returns the texts of a label's marks.
 func (c *Chart) marksOf(i int) (texts []string) {
 	for _, m := range c.Marks {
 		if m.At == i {
@@ -75,7 +76,7 @@ func (c *Chart) formatValue(v float64) string {
 	}
 }
 
-// logFrom is the ratio of the greatest to the least value that makes an axis logarithmic.
+// logFrom is the ratio of the greatest to the smallest value above which an axis is logarithmic.
 const logFrom = 20
 
 // axis is the vertical axis of a chart, from low to top.
@@ -132,7 +133,7 @@ func (a axis) middle() float64 {
 }
 
 // ticks are the labels at the top, middle and bottom of the axis. A count has no label in the
-// middle if that is not a whole number.
+// middle unless that is a whole number.
 func (c *Chart) ticks(a axis) [3]string {
 	t := [3]string{c.formatValue(a.top), c.formatValue(a.middle()), c.formatValue(a.low)}
 	if a.low == 0 {
@@ -144,7 +145,7 @@ func (c *Chart) ticks(a axis) [3]string {
 	return t
 }
 
-// at returns a number for drawing: no value is drawn as 0.
+// at returns a number for drawing; a missing value is 0.
 func (s *Series) at(i int) float64 {
 	if i >= len(s.Values) || math.IsNaN(s.Values[i]) || math.IsInf(s.Values[i], 0) || s.Values[i] < 0 {
 		return 0
@@ -212,7 +213,7 @@ func (c *Chart) path(s *Series, axis axis) string {
 		}
 		x, y := float64(i)*step, SVGLength(chartHeight-axis.at(s.at(i))*chartHeight)
 		if next := i + 1; move && (next >= len(s.Values) || math.IsNaN(s.Values[next])) {
-			// A single value is a line of its step's width, so that it is visible.
+			// Draw a single value as a line of its step's width, so that it is visible.
 			from, to := max(0, x-step*0.4), min(chartWidth, x+step*0.4)
 			b.WriteString("M" + SVGLength(from) + " " + y + "h" + SVGLength(to-from))
 			continue
@@ -236,8 +237,8 @@ const (
 // statPath draws all bars of one result.
 type statPath struct{ class, d string }
 
-// statPaths draws stats as stacked bars, successes at the bottom. A list has a hundred
-// of these charts: each is three elements instead of one per bar.
+// statPaths draws stats as stacked bars, successes at the bottom. A list contains a hundred of
+// these charts, so each consists of three elements instead of one per bar.
 func statPaths(stats []webhook.Stat) []statPath {
 	var top int64 = 1
 	for i := range stats {
@@ -272,7 +273,7 @@ func statPaths(stats []webhook.Stat) []statPath {
 	return all
 }
 
-// times returns up to four labels of the axis of time, evenly spread, from the first to the last.
+// times returns up to four labels of the time axis, evenly spread, from the first to the last.
 func (c *Chart) times() (labels []string) {
 	const most = 4
 	if len(c.Labels) <= most {

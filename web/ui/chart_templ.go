@@ -217,8 +217,8 @@ func Lines(c *Chart) templ.Component {
 	})
 }
 
-// figure shows a chart with its axis. The script reads the values from the table below it, and
-// shows the ones at the pointer.
+// figure shows a chart with its axis. The script reads the values from the table below the chart,
+// and shows those at the pointer.
 func figure(c *Chart, axis axis, kind string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

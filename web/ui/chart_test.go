@@ -73,8 +73,8 @@ func TestLogAxis(t *testing.T) {
 	}
 }
 
-// Marks are lines in the middle of their bars, and texts in the table. A time outside the chart has
-// none.
+// Marks are lines in the middle of their bars, and texts in the table. A time outside the chart
+// gets no mark.
 func TestMarks(t *testing.T) {
 	c := Chart{ID: "c", Labels: []string{"04:00", "05:00"}, Series: []Series{{Name: "n", Values: []float64{1, 2}}}}
 	from := now.Truncate(time.Hour).Add(-time.Hour)

@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// filterNames are the display names of properties that have another name in the API.
+// filterNames are the display names of properties whose API names differ.
 var filterNames = map[string]string{
 	"active":             "Delivery",
 	"attempts_made.from": "Attempts",
@@ -65,10 +65,10 @@ func isSearch(fl *webhook.Filter) bool {
 	return fl.Kind == webhook.FilterSearch || fl.Name == "program_name" || fl.Name == "subscription_id"
 }
 
-// chip is a filter that is set, and the address of the list without it.
+// chip is an active filter, and the address of the list without it.
 type chip struct{ text, without string }
 
-// chips are the filters that are set, except those shown as checkboxes.
+// chips are the active filters, except those shown as checkboxes.
 func (v *Listing) chips(f Frame) []chip {
 	var all []chip
 	for i := range v.List.Filters {
@@ -94,8 +94,8 @@ func (v *Listing) chips(f Frame) []chip {
 	return all
 }
 
-// withFilter returns the address of the first page of the list with other values of a filter, in
-// whatever form the filter was given. Without values it removes the filter.
+// withFilter returns the address of the first page of the list with other values of a filter,
+// whatever form the filter had. Without values it removes the filter.
 func (v *Listing) withFilter(name string, values ...string) string {
 	changed := make(url.Values)
 	for n, given := range v.Values {
@@ -109,7 +109,7 @@ func (v *Listing) withFilter(name string, values ...string) string {
 	return Address(v.Path, changed)
 }
 
-// isFilter reports whether a parameter is the filter of a name, or a bound of its range.
+// isFilter reports whether a parameter is the filter with a name, or a bound of its range.
 func isFilter(parameter, name string) bool {
 	for _, end := range []string{"", ".from", ".to"} {
 		if parameter == "filter["+name+end+"]" {
@@ -158,8 +158,8 @@ func (v *Listing) isResponse(name string) bool {
 	return v.hasResponses() && slices.ContainsFunc(responseClasses, func(c responseClass) bool { return c.filter == name && v.responseIs(c) })
 }
 
-// toggleResponse is the address with a class of responses as its filter, or without the filter
-// when it is set.
+// toggleResponse is the address with a class of responses as its filter, or without the filter if
+// it is active.
 func (v *Listing) toggleResponse(c responseClass) string {
 	other := *v
 	other.Values = make(url.Values)
@@ -187,5 +187,5 @@ func (v *Listing) WithTime(from, to string) string {
 	return other.With("filter["+v.timeField()+".to]", to)
 }
 
-// TimeField is the property by whose time the list can be filtered, "" for none.
+// TimeField is the time property by which the list can be filtered, "" for none.
 func (v *Listing) TimeField() string { return v.timeField() }

@@ -8,7 +8,7 @@ import (
 	"service/webhook"
 )
 
-// Each filter that is set can be removed individually.
+// Each active filter can be removed individually.
 func TestChips(t *testing.T) {
 	v := parsed(t, Clock{Now: now}, webhook.AllDeliveryList,
 		"/deliveries?program=acme&filter[status]=failed&filter[event]=content_updated,user_created"+
@@ -66,7 +66,7 @@ func TestChips(t *testing.T) {
 	}
 }
 
-// A custom time range is a part of the time control, and not among the other filters.
+// A custom time range belongs to the time control, and not to the other filters.
 func TestCustomRange(t *testing.T) {
 	const field = `name="filter[created_at.from]"`
 	for query, open := range map[string]bool{"": false, "?span=24h": false, "?filter[created_at.from]=2026-03-01T00:00:00Z": false,

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Clock renders the times of a page, relative to Now and in the time zone of the
-// visitor. The zero Clock renders UTC.
+// Clock renders the times of a page, relative to Now and in the visitor's time zone. The zero Clock
+// renders UTC.
 type Clock struct {
 	Now  time.Time
 	Zone *time.Location // nil is UTC
@@ -25,7 +25,7 @@ func (c Clock) Exact(t time.Time) string {
 	return t.In(c.Location()).Format("2006-01-02 15:04:05.000 MST")
 }
 
-// short formats a time to the second, without the day when it is today.
+// short formats a time to the second, without the day if that is today.
 func (c Clock) short(t time.Time) string {
 	t, now := t.In(c.Location()), c.Now.In(c.Location())
 	if t.Year() == now.Year() && t.YearDay() == now.YearDay() {
@@ -34,8 +34,8 @@ func (c Clock) short(t time.Time) string {
 	return t.Format(time.DateTime)
 }
 
-// shortRange formats a range as short does, but with both days unless both are today. A bound that
-// is zero is omitted.
+// shortRange formats a range as short does, but with both days unless both are today. It omits a
+// zero bound.
 func (c Clock) shortRange(from, to time.Time) (text string) {
 	first, last := c.short(from), c.short(to)
 	if !from.IsZero() && !to.IsZero() && len(first) != len(last) {
@@ -53,8 +53,8 @@ func (c Clock) shortRange(from, to time.Time) (text string) {
 // The formats of a browser's datetime-local field.
 var fieldTimes = []string{"2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02T15:04:05.999"}
 
-// WithZone adds the clock's zone to a time of a form field, which has none. It
-// returns any other string unchanged.
+// WithZone adds the clock's zone to a time of a form field, which has none. It returns any other
+// string unchanged.
 func (c Clock) WithZone(s string) string {
 	s = strings.TrimSpace(s)
 	for _, form := range fieldTimes {

@@ -15,9 +15,9 @@ import (
 	"service/webhook"
 )
 
-// Ago shows how long ago t was, with the exact time as its title. The script keeps
-// it current. The text after it follows without a space, here and below: templ adds one before any
-// other text.
+// Ago shows how long ago t was, with the exact time as its title. The script keeps it current. Here
+// and below, the text after follows without a space, because templ adds a space before any other
+// text.
 func (c Clock) Ago(t time.Time, after ...string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -21,8 +21,8 @@ type Body struct {
 	Name     string // title: Response body
 	Data     []byte // the stored part
 	Cut      bool   // the body was truncated
-	Size     int64  // of the full body, -1 when unknown
-	Packed   int    // size in gzip format, from which Data was unpacked; 0 when it was not
+	Size     int64  // of the full body, -1 if unknown
+	Packed   int    // size in gzip format, from which Data was unpacked; 0 if it was not
 	Download string // address of the body as a file, "" for none
 }
 
@@ -59,8 +59,8 @@ func TrimPartialRune(b []byte) []byte {
 	return b
 }
 
-// pretty returns the tokens of an indented JSON body, one value per line; nil when it is not
-// JSON, or is too long.
+// pretty returns the tokens of an indented JSON body, one value per line; nil if it is not JSON, or
+// is too long.
 func (b *Body) pretty() []codeToken {
 	if len(b.Data) > maxCode || !json.Valid(b.Data) {
 		return nil

@@ -281,7 +281,7 @@ func BodyBlock(b *Body) templ.Component {
 	})
 }
 
-// JSONBlock shows JSON of the service itself, such as an example or a schema.
+// JSONBlock shows the service's own JSON, such as an example or a schema.
 func JSONBlock(name string, data []byte) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -16,11 +16,11 @@ import (
 type Confirmation struct {
 	Action      string      // where the form is sent
 	Button      string      // what it does, as a verb: Delete the subscription
-	Danger      bool        // it cannot be taken back
+	Danger      bool        // the action cannot be undone
 	CancelTo    string      // where Cancel leads
-	CancelLabel string      // what it says there instead of Cancel, "" for that
+	CancelLabel string      // the label of that link instead of Cancel, "" for Cancel
 	Hidden      [][2]string // fields of the form that are not shown
-	Refused     string      // why it cannot be done, "" when it can
+	Refused     string      // why the action is not possible, "" if it is
 }
 
 // Confirm is the form of a confirmation. Its children describe the effects.

@@ -8,8 +8,7 @@ type Curl struct {
 	CAFile  string // certificate to trust, "" for the system's certificates
 }
 
-// Command returns a request as a curl command. It takes the token from $TOKEN. Body may
-// be "".
+// Command returns a request as a curl command, which reads the token from $TOKEN. body may be "".
 func (c Curl) Command(method, path, body string) string {
 	var b strings.Builder
 	b.WriteString("curl ")

@@ -21,15 +21,15 @@ type FieldProps struct {
 	ID, Name, Label string
 	Value           string
 	Hint            string // "" for none
-	Error           string // "" when it is right
-	Kind            string // of an input: text when it is "", url, number, datetime-local, password, email; textarea; or select
+	Error           string // "" if the value is valid
+	Kind            string // of an input: text if it is "", url, number, datetime-local, password, email; textarea; or select
 	Options         []Option
 	Required        bool
 	Autocomplete    string // "" is off
 	Zone            bool   // the script may fill in the browser's time zone
 	List            string // the id of a datalist with values to choose from, "" for none
 	Submit          bool   // the script sends the form when another value is chosen
-	Masked          bool   // a text that is not shown as it is typed, and is no password: browsers offer to keep those
+	Masked          bool   // a text that is hidden while typed, but is not a password: browsers offer to save those
 }
 
 // Option is one choice of a select.
@@ -38,9 +38,9 @@ type Option struct{ Value, Label string }
 // FieldError describes what is wrong with one field of a form. ID is the id of its input.
 type FieldError struct{ ID, Label, Text string }
 
-// FieldErrors returns the validations of err by field. Ids maps a parameter of the API, such as
-// url or events[1].name, to the id and label of a field; a parameter without a field is listed
-// without a link. The result is nil when err is not a *webhook.Error.
+// FieldErrors returns the validations of err by field. ids maps an API parameter, such as url or
+// events[1].name, to the ID and label of a field; a parameter without a field is listed without a
+// link. The result is nil if err is not a *webhook.Error.
 func FieldErrors(err error, ids map[string][2]string) []FieldError {
 	var e *webhook.Error
 	if !errors.As(err, &e) {
@@ -67,10 +67,10 @@ func FieldErrors(err error, ids map[string][2]string) []FieldError {
 	return all
 }
 
-// parameterName is a parameter of the API that is no word of the language.
+// parameterName matches an API parameter that is not an English word.
 var parameterName = regexp.MustCompile(`\b[a-z]+(_[a-z]+)+\b`)
 
-// labelled replaces the names of the API in a text by the labels of the fields.
+// labelled replaces API names in a text by the labels of the fields.
 func labelled(text string, ids map[string][2]string) string {
 	return parameterName.ReplaceAllStringFunc(text, func(name string) string {
 		if field, ok := ids[name]; ok {
@@ -80,7 +80,7 @@ func labelled(text string, ids map[string][2]string) string {
 	})
 }
 
-// FieldErrorText returns what is wrong with the field of an id, "" for nothing.
+// FieldErrorText returns what is wrong with the field with an ID, "" for nothing.
 func FieldErrorText(all []FieldError, id string) string {
 	for _, f := range all {
 		if f.ID == id {
@@ -259,7 +259,7 @@ func FormErrorsTitled(what string, all []FieldError) templ.Component {
 	})
 }
 
-// describedBy returns the ids of the elements that describe a field.
+// describedBy returns the IDs of the elements that describe a field.
 func (p *FieldProps) describedBy() string {
 	var ids []string
 	if p.Error != "" {
@@ -598,7 +598,7 @@ func Field(p FieldProps) templ.Component {
 	})
 }
 
-// Checkbox is a field that is on or off. Browsers send nothing when it is off.
+// Checkbox is a field that is on or off. Browsers send nothing if it is off.
 func Checkbox(p FieldProps, on bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -19,8 +19,8 @@ func (v *Listing) given(fl *webhook.Filter) []string {
 	return append(all, v.Values["filter["+fl.Name+"][]"]...)
 }
 
-// timeValues are the values of the two fields of a time range. They are empty for a preset: it
-// moves with the clock, a range does not.
+// timeValues are the values of the two fields of a time range. They are empty for a preset, which
+// moves with the clock.
 func (v *Listing) timeValues(f Frame, fl *webhook.Filter, r webhook.TimeRange) (from, to string) {
 	if fl.Name != v.timeField() || !v.Values.Has(SpanParameter) {
 		from = f.Clock.FieldValue(r.From)
@@ -67,7 +67,7 @@ func (v *Listing) filter(name string) *webhook.Filter {
 	return nil
 }
 
-// countSet returns how many filters are set.
+// countSet returns the number of active filters.
 func (v *Listing) countSet() int {
 	n := len(v.Query.Filters)
 	for name := range v.Query.Ranges {
@@ -78,7 +78,7 @@ func (v *Listing) countSet() int {
 	return n
 }
 
-// foldedSet reports whether a folded filter is set.
+// foldedSet reports whether a folded filter is active.
 func (v *Listing) foldedSet() bool {
 	for _, fl := range v.List.Filters {
 		if isBoxes(&fl) || isShown(&fl) || isSearch(&fl) || v.isResponse(fl.Name) || fl.Name == v.timeField() {
@@ -141,7 +141,7 @@ func (v *Listing) filterField(fl *webhook.Filter) FieldProps {
 	return p
 }
 
-// fieldErrors are the invalid parts of the query, by the fields of the form.
+// fieldErrors are the invalid parts of the query, by field of the form.
 func (v *Listing) fieldErrors() []FieldError {
 	ids := make(map[string][2]string)
 	for _, fl := range v.List.Filters {
@@ -158,8 +158,7 @@ func (v *Listing) fieldErrors() []FieldError {
 	return all
 }
 
-// explain words an invalid part of the query for people, who do not know the parameters of the
-// API.
+// explain words an invalid part of the query for people who do not know the API's parameters.
 func (v *Listing) explain(e *FieldError, invalid *webhook.Validation) {
 	switch name := invalid.Parameter; {
 	case invalid.Code == webhook.InvalidUnknownField:
@@ -198,7 +197,7 @@ func (v *Listing) sorts() []Option {
 	for _, name := range v.List.Sort {
 		for _, down := range []bool{true, false} {
 			label := filterName(name)
-			if name == "name" { // of a record, not of an event
+			if name == "name" { // a record's name, not an event's
 				label = "Name"
 			}
 			o := Option{Value: name, Label: label + ", " + orderLabel(name, down)}

@@ -16,8 +16,8 @@ import (
 	"service/webhook"
 )
 
-// FilterBar is the form with the filters, the order and the page size of a list, generated from
-// the description of the list. It is sent by GET: the address holds the state.
+// FilterBar is the form with the filters, the order and the page size of a list, generated from the
+// description of the list. It is sent by GET: the address contains the state.
 func FilterBar(f Frame, v *Listing) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -128,13 +128,13 @@ func FilterBar(f Frame, v *Listing) templ.Component {
 type Folding string
 
 const (
-	FoldPhone  Folding = "fold"      // it is always open on screens that are wider than a phone
-	FoldTablet Folding = "fold-wide" // it is always open from 1,024 px
-	FoldMenu   Folding = "drop"      // it opens over the page, and closes the other one that is open
+	FoldPhone  Folding = "fold"      // always open on screens wider than a phone
+	FoldTablet Folding = "fold-wide" // always open from 1,024 px
+	FoldMenu   Folding = "drop"      // opens over the page, and closes the other open one
 )
 
-// Fold is a part of a page that opens below its name. Count is the number of filters that are set
-// in it, 0 for none.
+// Fold is a part of a page that opens below its name. count is the number of active filters in it,
+// 0 for none.
 func Fold(kind Folding, name string, count int, open bool) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -743,8 +743,8 @@ func filterForm(f Frame, v *Listing) templ.Component {
 	})
 }
 
-// searchBox finds subscriptions by a part of their name or URL, or by the beginning of their ID. What is
-// typed for the filter subscription_id is replaced by IDs; those that are chosen are chips.
+// searchBox finds subscriptions by a part of their name or URL, or by the beginning of their ID.
+// Text typed for the filter subscription_id is replaced by IDs; selected subscriptions are chips.
 func searchBox(v *Listing, fl *webhook.Filter) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

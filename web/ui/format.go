@@ -71,23 +71,23 @@ func Number(n int64) string {
 // ByteSize formats a number of bytes in units of 1,024.
 func ByteSize(n int64) string { return webhook.ByteSize(n) }
 
-// Words returns a name of the API, such as attempts_exhausted, with spaces.
+// Words returns an API name, such as attempts_exhausted, with spaces.
 func Words(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-// idTail is the length of the shown end of an id. The first characters of a UUIDv7 are its time,
-// so that recent ids begin alike.
+// idTail is the length of the shown end of an ID. The first characters of a UUIDv7 are its time, so
+// that recent IDs begin alike.
 const idTail = 8
 
-// splitID returns the hidden part of an id and the shown one.
+// splitID returns the hidden and the shown part of an ID.
 func splitID(id string) (head, tail string) {
 	if len(id) != len("0195f2c0-1111-7222-8333-0123456789ab") || strings.Count(id, "-") != 4 {
-		return "", id // the end of a name, such as the ID of a program, says nothing
+		return "", id // the end of a name, such as a program ID, says nothing
 	}
 	i := len(id) - idTail
 	return id[:i], id[i:]
 }
 
-// Label returns a name of the API as the label of a field.
+// Label returns an API name as the label of a field.
 func Label(name string) string {
 	if name == "at" {
 		name = "time"

@@ -13,7 +13,7 @@ type Frame struct {
 	Script     string
 	Icon       string
 	Version    string
-	Binary     string // what a reader types to run a command of the service
+	Binary     string // what to type to run a command of the service
 
 	Theme     Theme
 	Clock     Clock // formats the times of the page
@@ -25,20 +25,20 @@ type Frame struct {
 	Nav       []Group
 	Program   string     // selected program, "" for all
 	Programs  []string   // choices of the program switch, which is hidden without any
-	Switching url.Values // query of this page that a switch of the program keeps
-	Live      *Live      // nil when the page has none
-	NewRows   *NewRows   // of its list; nil when the page has none
+	Switching url.Values // query of this page that switching the program keeps
+	Live      *Live      // nil if the page has none
+	NewRows   *NewRows   // of the page's list; nil if the page has none
 	Find      string     // search term
-	Status    *Status    // of the service; nil when unknown
+	Status    *Status    // of the service; nil if unknown
 	Portal    *Portal    // nil on pages of the admin UI
 }
 
-// Portal is what a page of the portal has around its content, in place of what admins have.
+// Portal is the part of a frame that portal pages have instead of the admin's.
 type Portal struct {
 	Name       string // of the operator
 	Logo       string // path of the logo, "" for none
 	Stylesheet string // path of the style sheet with the operator's colors, "" for none
-	Program    string // what the partner's program is called; "" without a session
+	Program    string // display name of the partner's program; "" without a session
 	Role       string
 	EndsAt     time.Time // of the session
 }
@@ -46,10 +46,10 @@ type Portal struct {
 // SignedIn reports whether the visitor is a signed-in admin, or a partner with a session.
 func (f *Frame) SignedIn() bool { return f.Admin != "" || f.Portal != nil && f.Portal.Program != "" }
 
-// Typed returns a command of the service, such as doctor, as a reader types it.
+// Typed returns a command of the service, such as doctor, as typed in a shell.
 func (f *Frame) Typed(command string) string { return f.Binary + " " + command }
 
-// site is what the pages are called.
+// site is the title of the pages.
 func (f *Frame) site() string {
 	if f.Portal != nil {
 		return f.Portal.Name
@@ -88,8 +88,8 @@ func (f *Frame) colorScheme() string {
 	return string(f.Theme)
 }
 
-// MaxProgramChoices is the maximum number of programs in a select; with more, the visitor types
-// the program.
+// MaxProgramChoices is the maximum number of programs in a select; if there are more, the visitor
+// types the program.
 const MaxProgramChoices = 100
 
 // Group is a part of the navigation.

@@ -167,8 +167,8 @@ func gallery(t *testing.T) templ.Component {
 	)
 }
 
-// betweenTags matches where a line break does not change the display: not within a body's text,
-// whose tokens are spans.
+// betweenTags marks where a line break does not change the display: not within a body's text, whose
+// tokens are spans.
 var betweenTags = strings.NewReplacer("><div", ">\n<div", "><section", ">\n<section", "><p", ">\n<p", "><li", ">\n<li", "><form",
 	">\n<form",
 	"><tr", ">\n<tr", "><td", ">\n<td", "><symbol", ">\n<symbol", "><meta", ">\n<meta", "><details", ">\n<details", "><rect", ">\n<rect",

@@ -8,7 +8,7 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// Icon shows a symbol of the sprite. It is decorative: the text is next to it.
+// Icon shows a symbol of the sprite. It is decorative: text is next to it.
 func Icon(name string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -51,7 +51,7 @@ func Icon(name string) templ.Component {
 	})
 }
 
-// sprite holds the symbols of a page once. The style sheet sets the stroke of those drawn as
+// sprite contains the symbols of a page once. The style sheet sets the stroke of symbols drawn as
 // lines.
 func sprite() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {

@@ -8,7 +8,7 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// keyHelp describes a key or a sequence of keys. The script has the same list.
+// keyHelp describes a key or a sequence of keys. The script contains the same list.
 type keyHelp struct {
 	keys []string
 	does string

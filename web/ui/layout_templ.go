@@ -281,7 +281,7 @@ func brand(f Frame) templ.Component {
 	})
 }
 
-// Layout is the page of a visitor who is signed in. Its children are the content.
+// Layout is the page of a signed-in visitor. Its children are the content.
 func Layout(f Frame) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -772,7 +772,7 @@ func navigate(f Frame, s Section) templ.Component {
 // programHint explains what a program is.
 const programHint = "A program is a tenant with its own events and subscriptions."
 
-// programSwitch shows this section for another program.
+// programSwitch shows the current section for another program.
 func programSwitch(f Frame) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1378,7 +1378,7 @@ func themeChoice(f Frame, t Theme, label, symbol string) templ.Component {
 	})
 }
 
-// Shared is a page for a visitor without a session, who came by a link. It leads nowhere.
+// Shared is a page for a visitor without a session who followed a link. It contains no navigation.
 func Shared(f Frame) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -10,13 +10,13 @@ import (
 	"service/webhook"
 )
 
-// The parameters of a list page that the API does not have.
+// Parameters of a list page that the API lacks.
 const (
 	ProgramParameter = "program" // the program switch
 	SpanParameter    = "span"    // time range up to now, such as 24h; see spans
 	SinceParameter   = "since"   // the mark up to which the first page was read
 
-	// SubscriptionParameter is a name, a host or an ID as typed, which the page replaces by the filter
+	// SubscriptionParameter is a typed name, host or ID, which the page replaces by the filter
 	// subscription_id.
 	SubscriptionParameter = "subscription"
 )
@@ -54,25 +54,25 @@ func SpanLabel(name string) string {
 	return name
 }
 
-// Listing is the state of a list page as parsed from its address.
+// Listing is the state of a list page, parsed from its address.
 type Listing struct {
 	List   *webhook.List
 	Query  webhook.ListQuery
 	Path   string         // of the page
 	Values url.Values     // as received, without empty ones; read-only
-	Since  string         // mark up to which the first page was read, "" when unknown
-	Error  *webhook.Error // why the query is invalid, nil when it is valid
-	Events []string       // event types to choose from; without any, a text field
-	Kept   []string       // parameters of the page's own that its other pages have, too
+	Since  string         // mark up to which the first page was read, "" if unknown
+	Error  *webhook.Error // why the query is invalid, nil if it is valid
+	Events []string       // event types to choose from; a text field if there are none
+	Kept   []string       // the page's own parameters, which the links to its other pages keep
 
 	Names   map[string]string // of the subscriptions in the filters, by ID
 	Suggest string            // address that suggests names of subscriptions, "" for none
 }
 
-// ParseListing parses the address of a list page. It accepts the parameters of the API, and also
-// program, span and since. Own are further parameters of the page. It ignores empty parameters,
-// which a form sends for empty fields. A time without a zone, as from a browser's field, is in
-// the zone of c.
+// ParseListing parses the address of a list page. It accepts the API's parameters, as well as
+// program, span and since. own are further parameters of the page. It ignores empty parameters,
+// which a form sends for empty fields. A time without a zone, as from a browser's field, is in the
+// zone of c.
 //
 // An error means that the query has an invalid escape. For other errors, such as an unknown
 // filter, it sets the Error of the listing, which the page shows at its form.
@@ -119,8 +119,8 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 	return v, nil
 }
 
-// timeField is the property that presets apply to: the first time that the list can be filtered
-// by, "" for none. Lists that are searched by name lead with that instead.
+// timeField is the property that presets apply to: the first time by which the list can be
+// filtered, "" for none. Lists with a search by name lead with the search instead.
 func (v *Listing) timeField() string {
 	for _, f := range v.List.Filters {
 		switch f.Kind {
@@ -138,8 +138,8 @@ func (v *Listing) HasSubscriptions() bool {
 	return slices.ContainsFunc(v.List.Filters, func(fl webhook.Filter) bool { return fl.Name == "subscription_id" })
 }
 
-// WithSubscriptions returns the address of the list filtered by subscriptions, in place of what was
-// typed.
+// WithSubscriptions returns the address of the list filtered by subscriptions instead of the typed
+// text.
 func (v *Listing) WithSubscriptions(ids []string) string {
 	other := *v
 	other.Values = maps.Clone(v.Values)
@@ -148,7 +148,7 @@ func (v *Listing) WithSubscriptions(ids []string) string {
 }
 
 // Ordered returns the column c with the address that orders the list by a field, or reverses this
-// order. Descending is the order that its first use gives.
+// order. descending is the order on first use.
 func (v *Listing) Ordered(c Column, field string, descending bool) Column {
 	if v.Query.Sort[0].Name == field {
 		descending = !v.Query.Sort[0].Descending
@@ -176,8 +176,8 @@ func (v *Listing) Filtered() bool {
 	return false
 }
 
-// With returns the address of the first page of the list with one parameter changed;
-// without values the parameter is left out.
+// With returns the address of the first page of the list with one parameter changed; without values
+// it omits the parameter.
 func (v *Listing) With(name string, values ...string) string {
 	changed := make(url.Values)
 	for n, given := range v.Values {
@@ -191,8 +191,8 @@ func (v *Listing) With(name string, values ...string) string {
 	return Address(v.Path, changed)
 }
 
-// PageAddress returns the address of another page of the list, by cursor or by number. It
-// replaces a span with a fixed time, since a cursor is valid only for exactly the same filters.
+// PageAddress returns the address of another page of the list, by cursor or by number. It replaces
+// a span with a fixed time, since a cursor is valid only for exactly the same filters.
 func (v *Listing) PageAddress(cursor string, number int) string {
 	q := v.Query
 	q.Cursor, q.Number = cursor, max(number, 1)
@@ -269,8 +269,8 @@ func (v *Listing) Pages(total int) Pager {
 	return p
 }
 
-// FeedPages returns the pager of a feed. Newer is the cursor of the previous page, "" when that
-// is the first; next is that of the next page, "" on the last.
+// FeedPages returns the pager of a feed. newer is the cursor of the previous page, "" if that is
+// the first; next is the cursor of the next page, "" on the last.
 func (v *Listing) FeedPages(newer, next string) Pager {
 	var p Pager
 	if v.Query.Cursor != "" {

@@ -29,7 +29,7 @@ func TestListing(t *testing.T) {
 	list := webhook.DeliveryList
 	for _, tt := range []struct {
 		query string
-		want  string // the query in the words of the API
+		want  string // the query in API terms
 		fault string // the invalid parameter
 		page  string // the address of the page at the cursor c
 	}{

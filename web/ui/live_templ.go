@@ -13,11 +13,11 @@ type Live struct {
 	Stream string // the address of the stream
 	From   string // the id of the last event that the page already shows, "" for none
 	Page   string // the address of the page, for browsers without JavaScript
-	Noun   string // of what comes in: delivery
+	Noun   string // of the records that arrive: delivery
 }
 
-// liveBar is in the top bar: the state of the live updates, and the button that pauses them.
-// Without JavaScript it is a link that reloads the page.
+// liveBar is in the top bar: it shows the state of the live updates, and the button that pauses
+// them. Without JavaScript it is a link that reloads the page.
 func liveBar(l *Live) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

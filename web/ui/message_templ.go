@@ -205,8 +205,8 @@ func EmptyState(title, text string) templ.Component {
 	})
 }
 
-// NoMatches replaces a list whose filters match nothing. More is the address at which the search
-// continues, "" when all records were searched.
+// NoMatches replaces a list whose filters match nothing. more is the address at which the search
+// continues, "" if all records were searched.
 func NoMatches(clear, more string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -357,7 +357,7 @@ func LoadError(what, again, requestID string) templ.Component {
 	})
 }
 
-// APIExample shows the request to the API that returns the same, to those who have tokens.
+// APIExample shows the equivalent API request, to visitors who may have tokens.
 func APIExample(curl string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

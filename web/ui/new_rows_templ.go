@@ -8,10 +8,10 @@ package ui
 import "github.com/a-h/templ"
 import templruntime "github.com/a-h/templ/runtime"
 
-// NewRows has the number of rows that were stored since the visitor loaded the first page of a
+// NewRows contains the number of rows that were stored since the visitor loaded the first page of a
 // list.
 type NewRows struct {
-	part  string // the address that says it again
+	part  string // the address that returns the count again
 	first string // the address of the first page
 	count int
 	more  bool // there may be more
@@ -39,8 +39,8 @@ func (n *NewRows) text() string {
 	return Number(int64(n.count)) + " new"
 }
 
-// NewRowsLink leads to the first page of a list when there are new rows. It is in the top bar,
-// where it shifts no row; the script updates it.
+// NewRowsLink leads to the first page of a list if there are new rows. It is in the top bar, where
+// it shifts no row; the script updates it.
 func NewRowsLink(n *NewRows) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -7,7 +7,7 @@ type Note struct {
 	Text string   `json:"t"`
 }
 
-// NoteKind is the state whose color and symbol a note has.
+// NoteKind is the state that sets a note's color and symbol.
 type NoteKind string
 
 const (

@@ -12,11 +12,11 @@ import (
 	"strconv"
 )
 
-// Pager holds the links to the other pages of a list.
+// Pager contains the links to the other pages of a list.
 type Pager struct {
 	Newest, newer, Older string // addresses of a feed's pages, "" for none
 	numbers              []pageNumber
-	Shown                string // what of how many: 1 to 25 of 312
+	Shown                string // the shown rows and the total: 1 to 25 of 312
 }
 
 type pageNumber struct {
@@ -25,7 +25,7 @@ type pageNumber struct {
 	current bool
 }
 
-// PagerBar shows a pager, or nothing when there is only one page.
+// PagerBar shows a pager, or nothing if there is only one page.
 func PagerBar(p Pager) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -4,14 +4,14 @@ import (
 	"service/webhook"
 )
 
-// SubscriptionState is the state of a subscription as pages show it.
+// SubscriptionState is the state of a subscription for pages.
 type SubscriptionState struct {
 	deleted, active bool
 	stored          webhook.Health
 	recent          webhook.Stat
 }
 
-// NewSubscriptionState returns the state of a subscription. Recent has the results of its
+// NewSubscriptionState returns the state of a subscription. recent contains the results of its
 // attempts in the last hour, excluding pings.
 func NewSubscriptionState(s *webhook.Subscription, recent webhook.Stat) SubscriptionState {
 	return SubscriptionState{!s.DeletedAt.IsZero(), s.Active, s.Status, recent}
@@ -34,7 +34,7 @@ func (s *SubscriptionState) Reason() string {
 	return Number(s.recent.FailedAttempts()) + " of " + Number(s.recent.Total()) + noun + " did not succeed in the last hour"
 }
 
-// badge returns the state whose color and symbol the badge has, and its word.
+// badge returns the state that sets the badge's color and symbol, and its word.
 func (s *SubscriptionState) badge() (state, word string) {
 	switch health := s.Health(); {
 	case s.deleted:
@@ -59,8 +59,8 @@ func FailingReason(r webhook.FailingReason) string {
 	return string(r)
 }
 
-// StateWord is the display name of a state or a status: a delivery that is retryable in the API
-// is retrying on pages.
+// StateWord is the display name of a state or a status: a delivery that is retryable in the API is
+// retrying on pages.
 func StateWord(state string) string {
 	if state == string(webhook.StatusRetryable) {
 		return "retrying"

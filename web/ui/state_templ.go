@@ -12,8 +12,8 @@ import (
 	"service/webhook"
 )
 
-// StateBadge shows a state (success, failed, retryable or pending) with its color and
-// symbol. The word replaces the name of the state unless it is "".
+// StateBadge shows a state (success, failed, retryable or pending) with its color and symbol. word
+// replaces the name of the state unless it is "".
 func StateBadge(state, word string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

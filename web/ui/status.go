@@ -2,11 +2,11 @@ package ui
 
 import "strconv"
 
-// Status is the state of the service, which the bar of every page shows.
+// Status is the state of the service, shown in the bar of every page.
 type Status struct {
-	NotReady  string // why it is not ready, "" when it is ready
-	Trouble   string // what is not well although it is ready, in two or three words; "" for nothing
-	Incidents int    // number of open ones, in all programs
+	NotReady  string // why the service is not ready, "" if it is
+	Trouble   string // a problem that does not affect readiness, in two or three words; "" for none
+	Incidents int    // number of open incidents, in all programs
 }
 
 // incidents formats the number of open incidents.

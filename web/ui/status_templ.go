@@ -282,7 +282,7 @@ func StatusParts(s *Status) templ.Component {
 	})
 }
 
-// updated shows when the parts of a page with its address in data-part were last loaded. The script
+// updated shows when the parts of a page with an address in data-part were last loaded. The script
 // reloads them and updates the time. The style sheet hides it on pages without such parts.
 func updated(f Frame) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {

@@ -43,7 +43,7 @@ func visible(s string, most int) string {
 	return b.String()
 }
 
-// escapeRune returns the escape of the character r, which s begins with.
+// escapeRune returns the escape of the character r, with which s begins.
 func escapeRune(s string, r rune) string {
 	switch {
 	case r == utf8.RuneError && !strings.HasPrefix(s, "\uFFFD"):

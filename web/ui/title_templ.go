@@ -203,8 +203,8 @@ func ActionLink(href, symbol, label string) templ.Component {
 	})
 }
 
-// ActionButton is a form with one button, sent to action by POST. Why explains why it is
-// disabled, "" when it is not. It is hidden from visitors whose role does not allow it.
+// ActionButton is a form with one button, sent to action by POST. why explains why the button is
+// disabled, "" if it is not. It is hidden from visitors whose role does not allow it.
 func ActionButton(action, symbol, label, why string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

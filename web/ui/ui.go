@@ -1,4 +1,4 @@
-// Package ui holds the components of the admin pages: layout, tables, forms, charts, icons, code
+// Package ui contains the components of the admin pages: layout, tables, forms, charts, icons, code
 // blocks and formats of times and numbers. Components receive all data as arguments and do not
 // depend on a page.
 //

@@ -11,9 +11,9 @@ import (
 	"service/webhook"
 )
 
-// RoleRule gives a role to those with a value in a claim.
+// RoleRule gives a role to visitors with a value in a claim.
 type RoleRule struct {
-	Claim string // a name, or names joined by dots for a claim inside of others
+	Claim string // a name, or names joined by dots for a nested claim
 	Value string
 	Role  webhook.Role
 }
@@ -33,8 +33,8 @@ func ParseRoleRule(s string) (RoleRule, error) {
 	return r, nil
 }
 
-// verifiable are the claims with an address that visitors enter themselves. The provider says
-// in a claim of its own, such as email_verified, that it has checked the address.
+// verifiable are claims with an address that visitors enter themselves. The provider states in a
+// separate claim, such as email_verified, that it has checked the address.
 var verifiable = []string{"email", "phone_number"}
 
 const verifiedSuffix = "_verified"
@@ -43,8 +43,7 @@ const verifiedSuffix = "_verified"
 var selfAsserted = []string{"name", "given_name", "family_name", "middle_name", "nickname", "preferred_username", "profile", "picture",
 	"website", "gender", "birthdate", "zoneinfo", "locale", "address"}
 
-// base returns the name of the claim without those of the claims that contain it and without
-// a namespace.
+// base returns the name of the claim without the names of enclosing claims and without a namespace.
 func (r *RoleRule) base() string { return r.Claim[strings.LastIndexAny(r.Claim, "./:")+1:] }
 
 // verification returns the claim that must be true for the rule to match, "" for none.
@@ -77,7 +76,7 @@ func (p *Provider) role(c claims) (highest webhook.Role) {
 	return highest
 }
 
-// claims are what the provider says of the visitor.
+// claims are the provider's statements about the visitor.
 type claims map[string]any
 
 // find returns a claim by its name, or by names joined by dots.
@@ -96,8 +95,8 @@ func (c claims) find(name string) (any, bool) {
 	return claims(inner).find(rest)
 }
 
-// match reports whether a rule applies. An address must be a string that the provider has
-// verified: otherwise a visitor could enter the address of someone else.
+// match reports whether a rule applies. An address must be a string that the provider has verified:
+// otherwise a visitor could enter another person's address.
 func (c claims) match(r RoleRule) bool {
 	verification := r.verification()
 	if verification == "" {
@@ -108,7 +107,7 @@ func (c claims) match(r RoleRule) bool {
 	return address == any(r.Value) && isTrue(verified)
 }
 
-// has reports whether a claim is a value, is a list with it, or is an object with a
+// has reports whether a claim equals a value, is a list that contains it, or is an object with a
 // property of that name.
 func (c claims) has(name, value string) bool {
 	found, _ := c.find(name)
@@ -139,7 +138,8 @@ func (c claims) text(name string) string {
 // isTrue reports whether the value of a claim is true. Some providers send it as a string.
 func isTrue(v any) bool { return v == any(true) || v == any("true") }
 
-// isFor reports whether the token was issued for the client, not only with it among others.
+// isFor reports whether the token was issued for the client, which must not be only one audience
+// among others.
 func (c claims) isFor(clientID string, audience []string) bool {
 	if party, ok := c["azp"]; ok {
 		return party == clientID
@@ -147,7 +147,7 @@ func (c claims) isFor(clientID string, audience []string) bool {
 	return len(audience) == 1
 }
 
-// complete adds claims that the ID token does not have and the UserInfo endpoint does.
+// complete adds claims that the ID token lacks and the UserInfo endpoint returns.
 func (p *Provider) complete(ctx context.Context, m *metadata, token *oauth2.Token, subject string, c claims) error {
 	missing := c.text("email") == "" || c["email_verified"] == nil
 	for _, r := range p.cfg.Rules {
@@ -175,9 +175,9 @@ func (p *Provider) complete(ctx context.Context, m *metadata, token *oauth2.Toke
 	return nil
 }
 
-// merge adds the claims of UserInfo that c, those of the ID token, do not have. That an address
-// is verified is said of that address only: the claim never comes from the one when the
-// address comes from the other.
+// merge adds the claims of UserInfo that c, the claims of the ID token, lacks. A verification
+// applies only to the address in the same source: merge never combines an address from one source
+// with the verification from the other.
 func (c claims) merge(more claims) {
 	if c.text("email") == "" {
 		delete(c, "email")

@@ -48,8 +48,8 @@ func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a, err
 }
 
-// boundedBody fails when the body is larger than allowed: a part of it must not be taken for
-// the whole.
+// boundedBody fails if the body is larger than allowed: a part of it must not be taken for the
+// whole.
 type boundedBody struct {
 	body io.ReadCloser
 	left int64
@@ -79,8 +79,8 @@ func isLoopback(host string) bool {
 	return host == "localhost" || err == nil && a.IsLoopback()
 }
 
-// keySet tells keys that could not be read from a signature that is wrong; the verifier's
-// error does not.
+// keySet distinguishes keys that could not be read from a wrong signature; the verifier's error
+// does not.
 type keySet struct {
 	remote *oidc.RemoteKeySet
 	failed bool // the keys could not be read
@@ -92,7 +92,7 @@ func (k *keySet) VerifySignature(ctx context.Context, jwt string) ([]byte, error
 	return payload, err
 }
 
-// checkKeys reads the keys of the provider, of which it needs one.
+// checkKeys reads the keys of the provider, and returns an error if there are none.
 func (p *Provider) checkKeys(ctx context.Context, address string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package oidc signs admins in through one OpenID Connect provider: authorization code
-// flow with PKCE, nonce and state. It reads no records and stores nothing. The caller keeps
-// the [Flow] in the browser, and decides what an [webhook.Identity] may do.
+// Package oidc signs admins in through one OpenID Connect provider: authorization code flow with
+// PKCE, nonce and state. It reads no records and stores nothing. The caller keeps the [Flow] in the
+// browser, and decides what a [webhook.Identity] may do.
 //
 // The provider is the operator's choice, like the bucket of the replica: it may be at a
 // private address, and the rules for the destinations of subscriptions do not apply.
@@ -41,7 +41,7 @@ type Config struct {
 // CallbackPath is the path to which the provider sends browsers back.
 const CallbackPath = "/sign-in/oidc/callback"
 
-// IsSet reports whether there is a provider.
+// IsSet reports whether a provider is configured.
 func (c *Config) IsSet() bool { return c.Issuer != "" }
 
 // Label returns the name of the provider on the pages.
@@ -66,7 +66,7 @@ func CheckIssuer(issuer string) string {
 	return ""
 }
 
-// isProtected reports whether what is sent to u cannot be read or changed on the way.
+// isProtected reports whether data sent to u cannot be read or changed on the way.
 func isProtected(u *url.URL) bool {
 	return u.Scheme == "https" && u.Host != "" || u.Scheme == "http" && isLoopback(u.Hostname())
 }
@@ -79,8 +79,8 @@ type Provider struct {
 	client *http.Client
 
 	mu      sync.Mutex
-	current *metadata     // the last that fit, nil before
-	failed  error         // of the last read, nil when it succeeded
+	current *metadata     // the last suitable metadata, nil if there was none
+	failed  error         // of the last read, nil if it succeeded
 	readAt  time.Time     // when the last read ended
 	reading chan struct{} // closed when the read in flight ends, nil for none
 }
@@ -96,15 +96,15 @@ func (p *Provider) Issuer() string { return p.cfg.Issuer }
 
 // The bounds of metadata.
 const (
-	metadataLife  = time.Hour       // after which it is read again
+	metadataLife  = time.Hour       // time after which metadata is read again
 	metadataRetry = 3 * time.Second // between reads that fail
 )
 
-// ErrUnavailable means that the provider does not respond or that its metadata does not
-// fit. Nothing was decided about the visitor.
+// ErrUnavailable means that the provider does not respond or that its metadata is unsuitable.
+// Nothing was decided about the visitor.
 var ErrUnavailable = errors.New("the OpenID Connect provider is not available")
 
-// metadata is what the provider says of itself.
+// metadata is the provider's description of itself.
 type metadata struct {
 	provider *oidc.Provider
 	oauth    oauth2.Config
@@ -113,8 +113,8 @@ type metadata struct {
 	sendsIss bool     // responses name the issuer (RFC 9207)
 }
 
-// metadata returns the metadata of the provider, at most metadataLife old, or older while
-// the provider does not respond. The error is ErrUnavailable.
+// metadata returns the metadata of the provider, at most metadataLife old, or older if the provider
+// does not respond. The error is ErrUnavailable.
 func (p *Provider) metadata(ctx context.Context) (*metadata, error) {
 	p.mu.Lock()
 	age := time.Since(p.readAt)
@@ -208,8 +208,8 @@ func (p *Provider) discover(ctx context.Context) (*metadata, error) {
 	return m, nil
 }
 
-// signatureAlgorithms are those of ID tokens. Neither none nor an HMAC is among them: with
-// an HMAC, a public key could be used as the secret.
+// signatureAlgorithms are the accepted algorithms of ID tokens. Neither none nor an HMAC is
+// accepted: with an HMAC, a public key could be used as the secret.
 var signatureAlgorithms = []string{oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384,
 	oidc.PS512, oidc.EdDSA}
 
@@ -226,8 +226,8 @@ func asymmetric(all []string) (allowed []string) {
 	return allowed
 }
 
-// scopes returns the scopes to request. Providers reject scopes that they do not know, so
-// that groups is requested only from those that list it.
+// scopes returns the scopes to request. Providers reject unknown scopes, so groups is requested
+// only from providers that list it.
 func (p *Provider) scopes(supported []string) []string {
 	all := []string{oidc.ScopeOpenID, "email", "profile"}
 	if slices.Contains(supported, "groups") {
@@ -241,7 +241,8 @@ func (p *Provider) scopes(supported []string) []string {
 	return all
 }
 
-// Check reads the metadata and the keys of the provider, and returns what does not fit.
+// Check reads the metadata and the keys of the provider, and returns an error if they are
+// unsuitable.
 func (p *Provider) Check(ctx context.Context) error {
 	m, err := p.discover(ctx)
 	if err != nil {
@@ -250,8 +251,8 @@ func (p *Provider) Check(ctx context.Context) error {
 	return p.checkKeys(ctx, m.keys)
 }
 
-// Flow is one sign-in in one browser, from [Provider.Begin] to [Provider.Finish]. It must
-// stay between the service and the browser, unchanged.
+// Flow is one sign-in in one browser, from [Provider.Begin] to [Provider.Finish]. Only the service
+// and the browser may know it, and it must not change.
 type Flow struct {
 	State    string `json:"s"`
 	Nonce    string `json:"n"`
@@ -284,8 +285,8 @@ func (e *RefusedError) Error() string {
 	return "the OpenID Connect provider refused the sign-in: " + e.Code
 }
 
-// InvalidError means that a response does not belong to the flow, or that a token is not
-// valid. Its text is for the log.
+// InvalidError means that a response does not belong to the flow, or that a token is invalid. Its
+// text is for the log.
 type InvalidError struct{ text string }
 
 func (e *InvalidError) Error() string { return "invalid OpenID Connect response: " + e.text }
@@ -294,13 +295,13 @@ func invalid(format string, args ...any) error {
 	return &InvalidError{shorten(fmt.Sprintf(format, args...))}
 }
 
-// unavailable returns an ErrUnavailable with its cause. Errors of the libraries may repeat
-// what the provider sent.
+// unavailable returns an ErrUnavailable with its cause. Errors of the libraries may repeat text
+// from the provider.
 func unavailable(cause error) error {
 	return fmt.Errorf("%w: %s", ErrUnavailable, shorten(cause.Error()))
 }
 
-// maxErrorText bounds what is repeated of a provider's response, in bytes.
+// maxErrorText bounds the text that errors repeat from a provider's response, in bytes.
 const maxErrorText = 300
 
 func shorten(s string) string {
@@ -310,9 +311,9 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s, "?")
 }
 
-// Finish ends a flow with the query of the redirect from the provider, and returns who the
-// visitor is. The error is a *RefusedError, an *InvalidError, ErrUnavailable or that of ctx.
-// It requests a code from the provider at most once; the caller must not finish a flow twice.
+// Finish ends a flow with the query of the redirect from the provider, and returns the visitor's
+// identity. The error is a *RefusedError, an *InvalidError, ErrUnavailable or that of ctx. Finish
+// redeems the code at the provider at most once; the caller must not finish a flow twice.
 func (p *Provider) Finish(ctx context.Context, f Flow, query url.Values) (webhook.Identity, error) {
 	if f.State == "" || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(f.State)) != 1 {
 		return webhook.Identity{}, invalid("the state is of another flow")
@@ -322,7 +323,7 @@ func (p *Provider) Finish(ctx context.Context, f Flow, query url.Values) (webhoo
 			return webhook.Identity{}, invalid("the parameter %q is repeated", name)
 		}
 	}
-	// A response of another provider must not be taken for one of this (mix-up).
+	// Do not take another provider's response for one from this provider (mix-up).
 	if query.Has("iss") && query.Get("iss") != p.cfg.Issuer {
 		return webhook.Identity{}, invalid("the response is of the issuer %q", query.Get("iss"))
 	}
@@ -359,7 +360,7 @@ func errorCode(s string) string {
 	return s
 }
 
-// exchangeError returns the error of a request for tokens, without what the provider sent.
+// exchangeError returns the error of a token request, without text from the provider.
 func exchangeError(err error) error {
 	var refused *oauth2.RetrieveError
 	switch {
@@ -381,8 +382,7 @@ func (p *Provider) identify(ctx context.Context, m *metadata, f Flow, token *oau
 		return webhook.Identity{}, invalid("the token endpoint sent no ID token")
 	}
 	now := time.Now()
-	// The keys are read for each sign-in: a key that the provider has withdrawn is not
-	// accepted, and a new one is known.
+	// The keys are read for each sign-in, so that a withdrawn key is not accepted and a new key is.
 	keys := &keySet{remote: oidc.NewRemoteKeySet(ctx, m.keys)}
 	verifier := oidc.NewVerifier(p.cfg.Issuer, keys, &oidc.Config{ClientID: p.cfg.ClientID, SupportedSigningAlgs: m.algs,
 		Now: func() time.Time { return now.Add(-clockSkew) }})

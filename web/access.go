@@ -8,19 +8,19 @@ import (
 	"service/webhook"
 )
 
-// pageStore is the store of the pages. Its Write hides that of the store, so that no handler can
-// write without the access check.
+// pageStore is the store of the pages. Its Write hides the store's, so that no handler can write
+// without the access check.
 type pageStore struct{ *store.Store }
 
 // Write is [store.Store.Write] for a request. The session and its role were checked before the
-// body of the request was read, which can take long. Write checks them again in the transaction:
-// no change commits after the session ended or lost the role.
+// request body was read, which can take long. Write checks them again in the transaction: no change
+// commits after the session ended or lost the role.
 func (s pageStore) Write(r *request, fn func(store.Write) error) error {
 	return s.Store.Write(r.Context(), r.checked(fn))
 }
 
-// checked returns fn with the check of [pageStore.Write], for methods of the store that run fn in a
-// write of their own.
+// checked returns fn with the check of [pageStore.Write], for store methods that run fn in their
+// own write.
 func (r *request) checked(fn func(store.Write) error) func(store.Write) error {
 	return func(sw store.Write) error {
 		if err := r.checkAccess(sw); err != nil {
@@ -33,7 +33,7 @@ func (r *request) checked(fn func(store.Write) error) func(store.Write) error {
 // WriteAgain hides [store.Store.WriteAgain].
 func (s pageStore) WriteAgain(r *request, fn func(store.Write) error) error { return s.Write(r, fn) }
 
-// checkAccess returns a problem if the visitor may not use the route any more.
+// checkAccess returns a problem if the visitor may no longer use the route.
 func (r *request) checkAccess(sw store.Write) error {
 	switch r.need {
 	case anyone:

@@ -19,7 +19,7 @@ import (
 	"service/webhook"
 )
 
-// heldBody reports when a handler begins to read it.
+// heldBody reports when a handler begins to read the body.
 type heldBody struct {
 	io.ReadCloser
 	begun func()
@@ -30,8 +30,8 @@ func (b heldBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// sendHeld posts a form as a browser does, but the handler waits for its last byte until held
-// has returned. The handler has then checked the session.
+// sendHeld posts a form as a browser does, but keeps the handler waiting for the last byte until
+// held has returned. By then the handler has checked the session.
 func (v visitor) sendHeld(w *Web, path string, held func(), fields ...string) page {
 	v.t.Helper()
 	reading := make(chan struct{})
@@ -77,7 +77,7 @@ func (v visitor) sendHeld(w *Web, path string, held func(), fields ...string) pa
 	return page{resp, string(got)}
 }
 
-// withHidden sets the last field of a form, if it is empty, to the value that its page has.
+// withHidden sets the last field of a form, if it is empty, to the value on the form's page.
 func (v visitor) withHidden(form []string) []string {
 	v.t.Helper()
 	form = slices.Clone(form)
@@ -183,14 +183,14 @@ func TestHeldPortalForms(t *testing.T) {
 					t.Errorf("%s: got %d, with %d entries of the audit log\n%s", form[0], got.StatusCode, entries, got.body)
 				}
 				if name == "program erased" {
-					break // it takes no new sessions
+					break // a portal that takes no new sessions
 				}
 			}
 		})
 	}
 }
 
-// Each handler that writes checks the access again: no route changes anything after a session ends
+// Each handler that writes checks the access again: no route changes anything if the session ends
 // between the check and the handler.
 func TestEachRouteChecksAgain(t *testing.T) {
 	f := furnish(t)
@@ -233,7 +233,7 @@ func TestEachRouteChecksAgain(t *testing.T) {
 	}
 }
 
-// readingPosts are the routes that change nothing, and use POST because what they read may be secret or long.
+// readingPosts are routes that change nothing, and use POST because their input may be secret or long.
 var readingPosts = []string{"/subscriptions/check-url", "/subscriptions/filters", "/subscriptions/{id}/filters"}
 
 // storeWrites are the methods of the handles of the store that write by themselves.

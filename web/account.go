@@ -25,14 +25,14 @@ type accountPages struct {
 // passkeyPasswordField is the id of the field for the password in the form that adds a passkey.
 const passkeyPasswordField = "passkey-password"
 
-// accountView is the admin page's own account.
+// accountView is the page of the admin's own account.
 type accountView struct {
 	session  webhook.Session // the current one
 	sessions []webhook.Session
 	errors   []ui.FieldError // of the forms
 	passkeys []webhook.Passkey
 
-	noPasskey string // why none can be added at this address, "" if one can
+	noPasskey string // why no passkey can be added at this address, "" if one can
 
 	password bool   // the admin has a password that can be used
 	provider string // name of the OpenID Connect provider, "" for none
@@ -70,8 +70,8 @@ func (h *accountPages) render(r *request, status int, wrong []ui.FieldError) (re
 	return response{page: accountPage(h.frame(r, "Account"), v), status: status}, nil
 }
 
-// changePassword takes the current password and a new one. It ends all other sessions of the
-// admin and replaces the current one.
+// changePassword changes the password, which needs the current one. It ends all other sessions of
+// the admin and replaces the current session.
 func (h *accountPages) changePassword(r *request) (response, error) {
 	form := r.PostForm
 	wrong := checkNewPassword(form.Get("password"), form.Get("again"))
@@ -88,8 +88,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	if !admin.HasPassword || !h.localSignInAllowed(&admin) {
 		return response{}, h.noPassword()
 	}
-	// The limit is per session: the thief of a session cannot keep the admin from changing the
-	// password.
+	// The limit is per session: a stolen session cannot keep the admin from changing the password.
 	tried := ratelimit.Try{Limit: sessionLimit, Key: r.session.ID}
 	if wait := h.limiter.Allow(tried); wait > 0 {
 		p := &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +

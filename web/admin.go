@@ -17,7 +17,7 @@ type setupForm struct {
 	errors []ui.FieldError
 }
 
-// checkSetup returns the code of a setup link, or a problem when the link is invalid.
+// checkSetup returns the code of a setup link, or a problem if the link is invalid.
 func (h *signInPages) checkSetup(r *request) (string, error) {
 	code := r.PathValue("code")
 	any, err := h.store.Admins().Exist(r.Context())

@@ -12,7 +12,7 @@ import (
 	"service/webhook"
 )
 
-// A change of the password ends all other sessions and replaces the current one.
+// Changing the password ends all other sessions and replaces the current one.
 func TestPassword(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
@@ -132,7 +132,7 @@ func TestBrowserOf(t *testing.T) {
 	}
 }
 
-// The audit page shows entries, hostile ones too, and has filters and pages.
+// The audit page shows entries, including hostile ones, and has filters and pages.
 func TestAuditPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -197,7 +197,7 @@ func TestFormsAreBounded(t *testing.T) {
 	}
 }
 
-// An entry about a subscription has its name. Without one, it has the URL at that time.
+// An entry about a subscription shows its name, or without one its URL at that time.
 func TestAuditDetails(t *testing.T) {
 	a := auditRecords{labels: map[string]record.SubscriptionLabel{"named": {Description: "Partner X\nmore"}, "unnamed": {}}}
 	for _, test := range []struct {

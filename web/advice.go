@@ -27,7 +27,7 @@ var errorAdvice = map[webhook.ErrorCode]string{
 		"by its delivery ID.",
 }
 
-// statusAdvice has the statuses with their own advice.
+// statusAdvice is the advice for statuses that have their own.
 var statusAdvice = map[int]advice{
 	400: {"The endpoint rejected the request as malformed (400).", "Check its response for details. Resend it once the endpoint works."},
 	401: {"The endpoint requires credentials, or rejected those it received (401).",
@@ -52,7 +52,7 @@ var statusAdvice = map[int]advice{
 	504: {"A proxy timed out waiting for the server behind it (504).", "Tell the partner: the server behind the proxy is too slow."},
 }
 
-// classAdvice has the other statuses, by their first digit.
+// classAdvice is the advice for other statuses, by their first digit.
 var classAdvice = map[int]advice{
 	2: {"The endpoint accepted the delivery.", ""},
 	3: {"The endpoint redirected the request. Redirects are not followed.",

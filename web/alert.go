@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// alertState returns the state whose color and symbol an alert has, and its name for display.
+// alertState returns the state that sets an alert's color and symbol, and its name for display.
 func alertState(a *record.Alert) (state webhook.Status, label string) {
 	switch a.Name {
 	case webhook.AlertFailing:
@@ -34,8 +34,8 @@ func alertPath(a *record.Alert) string {
 	return subscriptionPath(a.SubscriptionID)
 }
 
-// alertResponse describes what an alert is about in a few words: the response of the attempt before
-// it, or how many events were lost; "" for neither.
+// alertResponse describes an alert's subject in a few words: the response of the attempt before it,
+// or how many events were lost; "" for neither.
 func alertResponse(a *record.Alert) string {
 	switch {
 	case a.Name == webhook.AlertLost:
@@ -77,7 +77,7 @@ func sentWord(s webhook.Status) string {
 	return "sending"
 }
 
-// alertBadge is the state whose color and symbol the sending of an alert has.
+// alertBadge is the state that sets the color and symbol of an alert's sending.
 func alertBadge(s webhook.Status) string {
 	if s == record.AlertUnsent {
 		return string(webhook.StatusPending)

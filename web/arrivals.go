@@ -10,12 +10,12 @@ import (
 	"service/webhook"
 )
 
-// arrived returns how many rows of a list were stored after a mark.
+// arrived returns the number of rows of a list that were stored after a mark.
 type arrived func(r *request, q *webhook.ListQuery, mark string) (list.Arrived, error)
 
-// newRows returns how many rows of a list were stored since the visitor loaded its first page,
-// and adds the mark for the next count to the links of the page. It returns nil for a list that
-// does not start with the newest rows.
+// newRows returns the number of rows of a list that were stored since the visitor loaded its first
+// page, and adds the mark for the next count to the links of the page. It returns nil for a list
+// that does not start with the newest rows.
 func (h *site) newRows(r *request, v *ui.Listing, of arrived) (*ui.NewRows, error) {
 	if v.Error != nil || !v.Query.Sort[0].Descending {
 		return nil, nil

@@ -8,8 +8,8 @@ import (
 	"service/webhook"
 )
 
-// errorName is the display name of an attempt's error: its name in the API, with abbreviations in
-// upper case.
+// errorName is the display name of an attempt's error: its API name, with abbreviations in upper
+// case.
 func errorName(code webhook.ErrorCode) string {
 	switch code {
 	case webhook.ErrorDNS:

@@ -38,8 +38,8 @@ type failedResponse struct {
 // maxFailedResponses is how many failed responses are shown.
 const maxFailedResponses = 6
 
-// readStats reads the results of the attempts of a subscription, of a program, or of all, in
-// steps of span up to now.
+// readStats reads the results of the attempts of a subscription, of a program, or of all programs,
+// in steps of span up to now.
 func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*attemptStats,
 	error) {
 	// The last step is the current one, which is incomplete.
@@ -91,8 +91,8 @@ func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptio
 	return &p, nil
 }
 
-// deliveriesIn is the address of the deliveries that were created within a time range: those of a
-// subscription, of a program, or of all.
+// deliveriesIn is the address of the deliveries created within a time range: those of a
+// subscription, of a program, or all.
 func deliveriesIn(programID, subscriptionID string, from time.Time, long time.Duration) string {
 	values := url.Values{"filter[created_at.from]": {webhook.FormatTime(from)}, "filter[created_at.to]": {webhook.FormatTime(from.Add(long))}}
 	if subscriptionID != "" {
@@ -103,13 +103,13 @@ func deliveriesIn(programID, subscriptionID string, from time.Time, long time.Du
 	return ui.Address("/deliveries", values)
 }
 
-// incidentMark is the text of an incident in a chart.
+// incidentMark is the text of an incident's mark in a chart.
 func incidentMark(i *webhook.Incident) string { return "Incident: " + incidentName(i) }
 
 // chartTime renders a number of milliseconds.
 func chartTime(ms float64) string { return ui.Latency(time.Duration(ms * float64(time.Millisecond))) }
 
-// failedResponses are the answers other than 2xx, the most frequent first.
+// failedResponses are the responses other than 2xx, the most frequent first.
 func failedResponses(s *webhook.Stat, programID, subscriptionID string) []failedResponse {
 	var all []failedResponse
 	for answer, n := range s.Answers {
@@ -150,8 +150,8 @@ func failedResponses(s *webhook.Stat, programID, subscriptionID string) []failed
 	return all[:min(len(all), maxFailedResponses)]
 }
 
-// responses are the responses of all attempts by kind: the successful ones, then the most frequent
-// others.
+// responses counts the responses of all attempts by kind: successful ones first, then the others by
+// frequency.
 func (p *attemptStats) responses() []failedResponse {
 	return append([]failedResponse{{answer: "2xx", count: p.total.Success}}, p.failures[:min(len(p.failures), 3)]...)
 }
@@ -175,7 +175,7 @@ func successRate(s *webhook.Stat) string {
 	case r == 1:
 		return "100 %"
 	}
-	// Only 100 % and 0 % themselves are shown as such.
+	// Only exactly 100 % and 0 % are shown as such.
 	return fmt.Sprintf("%.1f %%", min(max(r*100, 0.1), 99.9))
 }
 

@@ -10,8 +10,8 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "service/web/ui"
 
-// statsSection shows the results of attempts over some time. The name is that time: in the last
-// hour.
+// statsSection shows the results of attempts over a time. The name states that time, such as "in
+// the last hour".
 func statsSection(name string, p *attemptStats) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -22,15 +22,15 @@ type auditPages struct{ *site }
 //		return sw.Audit(r.entry(action, programID, subjectID, detail))
 //	})
 //
-// The subject is the id of the changed record. The detail is text without secrets.
+// The subject is the ID of the changed record. The detail is text without secrets.
 func (r *request) entry(action webhook.Action, programID, subjectID, detail string) webhook.AuditEntry {
 	e := r.actor()
 	e.Action, e.ProgramID, e.SubjectID, e.Detail = action, programID, subjectID, detail
 	return e
 }
 
-// actor returns an audit entry with the admin or the session of the portal, the address and
-// the id of the request.
+// actor returns an audit entry with the admin or the portal session, the address and the ID of the
+// request.
 func (r *request) actor() webhook.AuditEntry {
 	who := r.admin
 	if r.portal.session.ID != "" {
@@ -48,7 +48,7 @@ type auditRecords struct {
 	newRows *ui.NewRows
 	newest  webhook.AuditEntry // of the whole log; the zero value if that is empty
 	next    string             // the address of the next page, "" on the last
-	failed  string             // the id of this request when the rows could not be loaded, "" when they could
+	failed  string             // the ID of this request if the rows could not be loaded, "" if they could
 }
 
 func (h *auditPages) list(r *request) (response, error) {
@@ -72,7 +72,7 @@ func (h *auditPages) list(r *request) (response, error) {
 	return response{page: auditPage(f, &a), status: status}, nil
 }
 
-// ofAuditProgram narrows a query to the selected program, unless the query names one.
+// ofAuditProgram narrows a query to the selected program, unless the query names a program.
 func ofAuditProgram(r *request, q *webhook.ListQuery) {
 	if r.program != "" && q.Filters["program_id"] == nil {
 		if q.Filters == nil {
@@ -83,7 +83,7 @@ func ofAuditProgram(r *request, q *webhook.ListQuery) {
 }
 
 // details returns the name of the subscription that an entry is about, "" for none, and the rest of
-// its detail. That of an entry about a subscription begins with its URL at that time.
+// its detail. The detail of an entry about a subscription begins with the URL at that time.
 func (a *auditRecords) details(e *webhook.AuditEntry) (name, detail string) {
 	label, ok := a.labels[e.SubjectID]
 	if !ok || e.Detail == "" || nounOf(e.Action) != "subscription" {
@@ -177,7 +177,8 @@ func subjectPath(e *webhook.AuditEntry) string {
 func (h *auditPages) export(r *request) (response, error) {
 	return h.exportList(r, webhook.AuditList, &export{
 		noun: "audit", action: webhook.ActionAuditExport,
-		// Those of webhook.AuditRecord, so that service audit verify can check a complete export.
+		// The columns match webhook.AuditRecord, so that service audit verify can check a complete
+		// export.
 		columns: []string{"number", "id", "at", "actor", "admin", "address", "request_id", "action", "program_id", "subject_id", "detail",
 			"salt", "digest", "previous_hash", "hash"},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {

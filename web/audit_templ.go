@@ -604,7 +604,7 @@ func auditRow(f ui.Frame, a *auditRecords, e *webhook.AuditEntry) templ.Componen
 	})
 }
 
-// auditActor is who made a change. Without an email it is found by the id that stays.
+// auditActor shows who made a change. An actor without an email is found by the permanent ID.
 func auditActor(e *webhook.AuditEntry) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

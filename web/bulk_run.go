@@ -22,7 +22,7 @@ var bulkRunColumns = []ui.Column{
 // bulkRunPages are the pages of bulk runs.
 type bulkRunPages struct{ *site }
 
-// bulkRunRecord is a bulk run as its pages show it.
+// bulkRunRecord is the data of a bulk run for its pages.
 type bulkRunRecord struct {
 	webhook.BulkRun
 	verb      *bulkVerb
@@ -69,7 +69,7 @@ func (b *bulkRunRecord) badge() (state, word string) {
 	return "pending", "running"
 }
 
-// by names the admin or token that started the run.
+// by returns the admin or token that started the run.
 func (b *bulkRunRecord) by() string {
 	if b.Admin == "" {
 		return " over the API."
@@ -83,8 +83,8 @@ func (b *bulkRunRecord) waitingText() string {
 		" resent deliveries at a time per subscription; the run continues as they complete."
 }
 
-// created is the address of the deliveries that the run has created; a status that is not ""
-// narrows them.
+// created is the address of the deliveries that the run has created, narrowed to a status unless it
+// is "".
 func (b *bulkRunRecord) created(status webhook.Status) string {
 	values := url.Values{"filter[bulk_run_id]": {b.ID}}
 	if status != "" {
@@ -93,7 +93,7 @@ func (b *bulkRunRecord) created(status webhook.Status) string {
 	return ui.Address("/deliveries", values)
 }
 
-// version changes whenever the page changes.
+// version changes whenever the content of the page changes.
 func (b *bulkRunRecord) version() string {
 	return fmt.Sprintf("%s-%d-%d-%d-%v", b.Status, b.Total, b.Processed(), b.Waiting, b.Results)
 }
@@ -103,7 +103,7 @@ func (b *bulkRunRecord) open() bool {
 	return b.Status == webhook.BulkRunning || b.Results[webhook.StatusPending]+b.Results[webhook.StatusRetryable] > 0
 }
 
-// bulkResults are the statuses by which resent deliveries are counted, and their words.
+// bulkResults are the statuses by which resent deliveries are counted, with their display names.
 var bulkResults = [...]struct {
 	status webhook.Status
 	word   string
@@ -195,7 +195,7 @@ func (h *bulkRunPages) list(r *request) (response, error) {
 	return response{page: bulkRunsPage(f, all)}, nil
 }
 
-// processed formats how many deliveries the run has processed, and of how many.
+// processed formats the number of deliveries that the run has processed, and the total.
 func (b *bulkRunRecord) processed() string {
 	if b.Total < 0 {
 		return "counting…"

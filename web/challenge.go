@@ -15,11 +15,10 @@ const (
 	maxSpentChallenges = 10_000
 )
 
-// challenges are the random challenges that passkeys sign. A challenge carries its expiry
-// and a MAC over its purpose and the browser or session that it was issued to, so that
-// issuing one stores nothing: strangers can neither fill the memory nor displace the
-// challenges of others. A challenge is used up by the first response with a valid
-// signature. A restart invalidates all.
+// challenges are the random challenges that passkeys sign. A challenge contains its expiry and a
+// MAC over its purpose and the browser or session that it was issued to, so that issuing one stores
+// nothing: strangers can neither fill the memory nor displace the challenges of others. The first
+// response with a valid signature uses up a challenge. A restart invalidates all challenges.
 type challenges struct {
 	key [32]byte
 
@@ -65,8 +64,8 @@ func challengeExpiry(b []byte) time.Time {
 	return time.UnixMilli(int64(binary.BigEndian.Uint64(b[challengeRandom:challengeBody])))
 }
 
-// spend uses up a valid challenge. Of concurrent calls with one challenge, one gets true.
-// It also returns false when too many were used within their life.
+// spend uses up a valid challenge. Of concurrent calls with one challenge, one returns true. It
+// also returns false if too many challenges were used within their life.
 func (c *challenges) spend(b []byte) bool {
 	id := [sha256.Size]byte(b[challengeBody:])
 	now := time.Now()

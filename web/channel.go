@@ -20,7 +20,7 @@ type channelPages struct{ *site }
 // channelSends is how many of the last alerts the channel page shows.
 const channelSends = 20
 
-// channelPath returns the path of the channel page.
+// channelPath returns the path of a channel's page.
 func channelPath(id string) string { return "/alerts/" + url.PathEscape(id) }
 
 // channelRow is a channel in the list, with its last alert.
@@ -283,7 +283,7 @@ func channelKind(k webhook.ChannelKind) string {
 	return string(k)
 }
 
-// alertMeaning says when an alert is sent.
+// alertMeaning says when the service sends an alert.
 func alertMeaning(name webhook.AlertName) string {
 	switch name {
 	case webhook.AlertFailing:

@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// Forms create, test, change and delete a channel. Its URL and its secret are shown at most once,
-// and the audit log contains neither.
+// Forms create, test, change and delete a channel. The pages show its URL and its secret at most
+// once, and the audit log contains neither.
 func TestChannelPages(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) { cfg.Email = true })
 	v := visit(t, w)
@@ -49,7 +49,7 @@ func TestChannelPages(t *testing.T) {
 	v.do("GET", path).hasNot(t, "test alert sent")
 	shown("/alerts", `hx-post="`+path+`/test"`, `<div id="tested" role="status">`)
 	shown(path+"/edit", "Leave empty to keep it.")
-	v.send(path+"/edit", "name", "Night shift", "alert", "subscription_failing").want(t, 303, "") // paused: the box is not checked
+	v.send(path+"/edit", "name", "Night shift", "alert", "subscription_failing").want(t, 303, "") // paused: the box is unchecked
 	shown("/alerts", "Night shift", "paused")
 	id := strings.TrimPrefix(path, "/alerts/")
 	c, err := w.store.Alerts().Channel(t.Context(), id)

@@ -12,8 +12,8 @@ import (
 // memory.
 type codes struct {
 	life  time.Duration
-	limit int // maximum number of valid codes; issuing another ends the oldest of the largest group
-	share int // maximum number of a group; issuing another ends its oldest
+	limit int // maximum number of valid codes; beyond it, issuing a code ends the oldest of the largest group
+	share int // maximum number per group; beyond it, issuing a code ends the group's oldest
 
 	mu    sync.Mutex
 	valid map[[sha256.Size]byte]oneTimeCode // by hash
@@ -33,7 +33,7 @@ func newCodes(life time.Duration, limit int) *codes {
 // issue returns a new code for owner: 32 random bytes in base64url.
 func (c *codes) issue(owner string) string { return c.issueIn("", owner) }
 
-// issueIn is issue for an owner in a group: no group ends the codes of smaller ones.
+// issueIn is issue for an owner in a group: a group cannot end the codes of smaller groups.
 func (c *codes) issueIn(group, owner string) string {
 	var b [32]byte
 	rand.Read(b[:])
@@ -46,8 +46,8 @@ func (c *codes) issueIn(group, owner string) string {
 	return code
 }
 
-// evict removes expired codes. If the group has its share, it removes the oldest of the group; at
-// the limit, the oldest of the largest group. The caller holds c.mu.
+// evict removes expired codes. If the group has reached its share, evict removes the group's oldest
+// code; at the limit, the oldest of the largest group. The caller must hold c.mu.
 func (c *codes) evict(now time.Time, group string) {
 	count, oldest := make(map[string]int), make(map[string][sha256.Size]byte)
 	largest := ""
@@ -79,8 +79,8 @@ func (c *codes) ok(code string) bool {
 	return ok && time.Now().Before(k.expiresAt)
 }
 
-// use ends a code and returns its owner and whether it was valid. Of concurrent calls
-// with one code, one gets true.
+// use ends a code and returns its owner and whether it was valid. Of concurrent calls with one
+// code, one returns true.
 func (c *codes) use(code string) (owner string, ok bool) {
 	hash := sha256.Sum256([]byte(code))
 	c.mu.Lock()

@@ -16,7 +16,7 @@ func counted(n int) string {
 	return ui.Number(int64(n))
 }
 
-// shownOf formats a count and, when not all are shown, how many are.
+// shownOf formats a count and, unless all are shown, the number shown.
 func shownOf(shown, total int, noun string) string {
 	if shown < total {
 		return strconv.Itoa(shown) + " of " + countedOf(total, noun)
@@ -46,7 +46,7 @@ func atLeast(n int, more bool) string {
 	return ui.Number(int64(n))
 }
 
-// newEvents formats how many events wait for a subscription that are in no delivery yet, "" for none.
+// newEvents formats how many events that are in no delivery yet wait for a subscription, "" for none.
 func newEvents(s *record.SubscriptionSummary) string {
 	if s.WaitingEvents == 0 && !s.WaitingMore {
 		return ""

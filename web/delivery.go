@@ -7,7 +7,7 @@ import (
 	"service/webhook"
 )
 
-// deliveryRow is a delivery with the data of its subscription and last attempt that a list shows.
+// deliveryRow is a delivery with the data of its subscription and last attempt, as lists show it.
 type deliveryRow struct {
 	webhook.Delivery
 	url  string           // of its subscription
@@ -15,8 +15,8 @@ type deliveryRow struct {
 	last *webhook.Attempt // the last attempt with a result, nil for none
 }
 
-// stateOf returns the state whose color, symbol and word a delivery has. One whose events are being
-// sent again counts as retrying, although it has failed.
+// stateOf returns the state that sets a delivery's color, symbol and word. A failed delivery whose
+// events are being sent again counts as retrying.
 func stateOf(d *webhook.Delivery) string {
 	if d.Splitting {
 		return string(webhook.StatusRetryable)
@@ -24,8 +24,8 @@ func stateOf(d *webhook.Delivery) string {
 	return string(d.Status)
 }
 
-// deliveryNoteOf adds a word or two to the status of a delivery, and details for a title; "" when
-// the status says everything.
+// deliveryNoteOf adds a word or two to the status of a delivery, and details for a title; "" if the
+// status says everything.
 func deliveryNoteOf(d *webhook.Delivery, forPartner bool) (short, long string) {
 	switch {
 	case d.Splitting:

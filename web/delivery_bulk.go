@@ -19,10 +19,10 @@ const (
 	countTime = 50 * time.Millisecond
 
 	newestParameter   = "newest"   // num of the newest delivery that a bulk run may include
-	tickedParameter   = "ticked"   // the rows are named individually
-	allParameter      = "all"      // everything that matchingParameter selects, in place of named rows
+	tickedParameter   = "ticked"   // the form names each row
+	allParameter      = "all"      // everything that matchingParameter selects, instead of named rows
 	matchingParameter = "matching" // the query of a list
-	runParameter      = "run"      // the id of the run that a form starts
+	runParameter      = "run"      // the ID of the run that a form starts
 	countParameter    = "count"    // all: the page counts without a time limit
 )
 
@@ -120,7 +120,7 @@ func (b *bulkForm) confirmation() ui.Confirmation {
 // share is the progress of the count, in percent.
 func (b *bulkForm) share() string { return strconv.Itoa(int(b.plan.Share*100)) + " %" }
 
-// countAll is the address of the form that is shown once the count is complete.
+// countAll is the address of the form that follows a complete count.
 func (b *bulkForm) countAll() string { return b.list.Selection(b.verb.path, countParameter, "all") }
 
 // selectionOf describes a query as pairs of a filter and its value.
@@ -140,8 +140,8 @@ func selectionOf(l *webhook.List, query *webhook.ListQuery, program string) (all
 	return all
 }
 
-// parseBulk reads the form of a bulk run: its query, and the num of the newest delivery that it
-// may include, 0 when the form has none.
+// parseBulk reads the form of a bulk run: its query, and the num of the newest delivery that it may
+// include, 0 if the form contains none.
 func (h *deliveryPages) parseBulk(r *request, verb *bulkVerb) (b bulkForm, newest int64, err error) {
 	b = bulkForm{verb: verb}
 	if b.list, err = r.listing(webhook.AllDeliveryList, newestParameter, tickedParameter, matchingParameter, countParameter,
@@ -214,7 +214,7 @@ func (h *deliveryPages) confirmBulk(verb *bulkVerb) handler {
 	}
 }
 
-// matchTime is how long the list counts matching deliveries once rows are selected.
+// matchTime is how long the list counts matching deliveries after rows were selected.
 const matchTime = 2 * time.Second
 
 // count returns how many deliveries match, for the list.
@@ -233,7 +233,7 @@ func (h *deliveryPages) count(r *request) (response, error) {
 	return response{page: matchCount(n, more)}, err
 }
 
-// countedEvent is the id of the event that carries the result of a count.
+// countedEvent is the ID of the event that carries the result of a count.
 const countedEvent = "counted"
 
 // countBulk continues the count of a confirmation and streams its progress.

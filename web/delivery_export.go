@@ -13,8 +13,8 @@ import (
 	"service/webhook"
 )
 
-// exportedDelivery is a delivery as a line of an export: the record of the API, and
-// the result of its last attempt.
+// exportedDelivery is a delivery as a line of an export: the API record, and the result of its last
+// attempt.
 type exportedDelivery struct {
 	ID              string             `json:"id"`
 	ProgramID       string             `json:"program_id"`

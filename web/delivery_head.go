@@ -80,11 +80,11 @@ func (d *deliveryRecord) sentence() string {
 	return "Retrying: " + why + ", " + attempts
 }
 
-// ladderStep is a step of the ladder of attempts: an attempt, or the last one of several consecutive
+// ladderStep is a step of the ladder of attempts: an attempt, or the last of several consecutive
 // attempts with the same outcome.
 type ladderStep struct {
 	*attemptRecord
-	first int // number of the first of them
+	first int // number of the step's first attempt
 }
 
 // numbers are the numbers of the attempts of a step: 3, or 1–3.
@@ -95,8 +95,8 @@ func (s *ladderStep) numbers() string {
 	return strconv.Itoa(s.first) + "–" + strconv.Itoa(s.Number)
 }
 
-// ladder returns the attempts, the oldest first. Consecutive attempts with the same outcome are one
-// step, unless the visitor has chosen one of them.
+// ladder returns the attempts, the oldest first. Consecutive attempts with the same outcome form
+// one step, unless the visitor has selected one of them.
 func (d *deliveryRecord) ladder() (steps []ladderStep) {
 	for i := 0; i < len(d.attempts); {
 		next := i + 1
@@ -137,8 +137,8 @@ func (d *deliveryRecord) selectAttempt(number string) error {
 	return nil
 }
 
-// recoveredBy returns the ID of the delivery that recovered this one, "" if it is unknown or its
-// events were delivered in several.
+// recoveredBy returns the ID of the delivery that recovered this one, "" if it is unknown or if
+// several deliveries did.
 func (d *deliveryRecord) recoveredBy() string {
 	for i := len(d.Redeliveries) - 1; i >= 0; i-- {
 		if d.Redeliveries[i].Status == webhook.StatusSuccess {
@@ -174,7 +174,7 @@ func bodyChange(before, after *webhook.Attempt) string {
 	}
 }
 
-// lastAdvice returns the advice for the last attempt, the zero value when there was none or it
+// lastAdvice returns the advice for the last attempt, the zero value if there is none or it
 // succeeded.
 func (d *deliveryRecord) lastAdvice() advice {
 	if n := len(d.attempts); n > 0 && d.attempts[n-1].Result != webhook.ResultSuccess {

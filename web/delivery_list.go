@@ -24,12 +24,12 @@ type deliveryList struct {
 	pager     ui.Pager
 	newRows   *ui.NewRows // nil on the first page
 	next      string      // cursor of the next rows, "" at the end
-	behind    string      // address of the page after a row, without the parameter for its id; "" when the page is not live
-	failed    string      // the id of this request when the rows could not be loaded, "" when they could
+	behind    string      // address of the page after a row, without the parameter for its ID; "" if the page is not live
+	failed    string      // the ID of this request if the rows could not be loaded, "" if they could
 	curl      string
-	subscribe string    // a command that creates the first subscription
+	subscribe string    // command that creates the first subscription
 	histogram *ui.Chart // of the time range of the list, nil for none
-	unfolded  bool      // filters are set that do not apply to the histogram
+	unfolded  bool      // filters are set that the histogram does not apply
 }
 
 // deliveryColumns are the columns of the list. Visitors who may resend deliveries can select
@@ -47,7 +47,7 @@ func deliveryColumns(selectable bool) []ui.Column {
 	return columns
 }
 
-// all is the label of the choice of all deliveries that match.
+// all is the label of the choice of all matching deliveries.
 func (l *deliveryList) all() string {
 	if l.countAddress() == "" {
 		return allMatching(len(l.rows), false)
@@ -66,7 +66,7 @@ func allMatching(n int, more bool) string {
 	return "Select all " + ui.Number(int64(n)) + " matching deliveries"
 }
 
-// countAddress is where the script requests the number of matching rows, "" when it is known.
+// countAddress is where the script requests the number of matching rows, "" if that is known.
 func (l *deliveryList) countAddress() string {
 	if l.next == "" && l.list.Query.Cursor == "" {
 		return ""
@@ -74,7 +74,7 @@ func (l *deliveryList) countAddress() string {
 	return l.list.Selection("/deliveries/count")
 }
 
-// matching is the query of all deliveries that match.
+// matching is the query that selects all matching deliveries.
 func (l *deliveryList) matching() string {
 	_, query, _ := strings.Cut(l.list.Selection(""), "?")
 	return query
@@ -91,13 +91,13 @@ func ofProgram(q *webhook.ListQuery, program string) *webhook.ListQuery {
 		narrow.Filters = make(map[string][]string)
 	}
 	if given := narrow.Filters["program_id"]; given != nil && !slices.Contains(given, program) {
-		program = "" // no delivery has this program
+		program = "" // matches no delivery
 	}
 	narrow.Filters["program_id"] = []string{program}
 	return &narrow
 }
 
-// list shows the list. The error of an invalid query is shown at its form.
+// list shows the list. It shows the error of an invalid query at the form.
 func (h *deliveryPages) list(r *request) (response, error) {
 	v, err := r.listing(webhook.AllDeliveryList, behindParameter)
 	if err != nil {
@@ -143,7 +143,8 @@ func (h *deliveryPages) list(r *request) (response, error) {
 	return a, nil
 }
 
-// listOfProgram is list for a partner: the deliveries of the own program, without live updates.
+// listOfProgram is list for a partner: the deliveries of the partner's program, without live
+// updates.
 func (h *deliveryPages) listOfProgram(r *request) (response, error) {
 	v, err := r.listing(webhook.ProgramDeliveryList)
 	if err != nil {
@@ -233,7 +234,7 @@ func (h *site) deliveryRows(ctx context.Context, deliveries []webhook.Delivery) 
 	for _, d := range deliveries {
 		label := labels[d.SubscriptionID]
 		row := deliveryRow{Delivery: d, url: label.URL, name: firstLineOf(label.Description)}
-		// An attempt that was recorded after the delivery was read would contradict it.
+		// An attempt recorded after the delivery was read would contradict the delivery.
 		if a, ok := attempts[d.ID]; ok && (d.Status.Final() || d.Status == webhook.StatusRetryable || a.Number < d.AttemptsMade) {
 			row.last = &a
 		}

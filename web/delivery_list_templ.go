@@ -262,7 +262,7 @@ func deliveriesPage(f ui.Frame, l *deliveryList) templ.Component {
 	})
 }
 
-// canSelect reports whether the visitor can select deliveries, to act on all of them.
+// canSelect reports whether the visitor may select deliveries for bulk actions.
 func canSelect(ctx context.Context) bool {
 	return !ui.ForPartner(ctx) && ui.Allowed(ctx, "/deliveries/redeliver")
 }
@@ -334,7 +334,7 @@ func selectableDeliveries(f ui.Frame, l *deliveryList) templ.Component {
 	})
 }
 
-// bulkBar offers the bulk actions for the selected deliveries, or for all that match. The style
+// bulkBar offers the bulk actions for the selected deliveries, or for all matching ones. The style
 // sheet shows it while rows are selected.
 func bulkBar(l *deliveryList) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
@@ -927,7 +927,7 @@ func deliveryCells(c ui.Clock, d *deliveryRow) templ.Component {
 	})
 }
 
-// deliverySecondLine says what status, response and attempts leave open.
+// deliverySecondLine adds what the status, response and attempts do not say.
 func deliverySecondLine(d *webhook.Delivery) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

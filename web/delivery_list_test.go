@@ -26,7 +26,7 @@ import (
 	"service/webhook"
 )
 
-// sender is a store with subscriptions, whose deliveries the test completes.
+// sender is a store with subscriptions whose deliveries the test completes.
 type sender struct {
 	t *testing.T
 	s *store.Store
@@ -87,7 +87,7 @@ func sending(t *testing.T) (visitor, sender, *Web) {
 
 var rowID = regexp.MustCompile(`<tr role="row" id="d-([0-9a-f-]{36})"`)
 
-// listed returns the ids of the rows of a page, in order.
+// listed returns the IDs of the rows of a page, in order.
 func (p page) listed() (ids []string) {
 	for _, m := range rowID.FindAllStringSubmatch(p.body, -1) {
 		ids = append(ids, m[1])
@@ -191,8 +191,8 @@ func (p page) formOf(t *testing.T) (action string, fields []string) {
 	return action, fields
 }
 
-// A resend or cancellation of all matches covers every page, and happens once though the form is
-// sent twice.
+// Resending or canceling all matches covers every page, and happens once even if the form is sent
+// twice.
 func TestBulkOverPages(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -233,7 +233,7 @@ func TestBulkOverPages(t *testing.T) {
 		t.Errorf("%d deliveries were created by the run, want %d", got, failed)
 	}
 
-	// A delivery that was resent is not resent again.
+	// The run skips a delivery that was already resent.
 	v.do("GET", "/deliveries/redeliver?filter[status]=failed").want(t, 200, "40: already resent")
 
 	ask = v.do("GET", "/deliveries/cancel?filter[status]=pending,failed&filter[event]=content_updated")
@@ -263,7 +263,7 @@ func (v visitor) ended(w *Web, run string) page {
 	return v.do("GET", run)
 }
 
-// A running bulk run is followed by its page, and can be canceled there.
+// The page of a running bulk run follows the run, and can cancel it.
 func TestBulkRunPage(t *testing.T) {
 	v, s, w := sending(t)
 	v.do("GET", "/bulk-runs").want(t, 200, "No bulk runs yet.")
@@ -342,7 +342,7 @@ func TestBulkOfWhatIsTicked(t *testing.T) {
 	v.send("/deliveries/redeliver?filter[id]=x", "run", webhook.NewID()).want(t, 400, "must be UUIDs")
 }
 
-// An export has all matches regardless of the page, and no cell that a spreadsheet would
+// An export contains all matches regardless of the page, and no cell that a spreadsheet would
 // evaluate.
 func TestDeliveryExport(t *testing.T) {
 	v, s, w := sending(t)
@@ -418,7 +418,7 @@ func followList(v visitor, address, point string) *followed {
 	return f
 }
 
-// next returns the next message that contains a text, and its id.
+// next returns the next message that contains a text, and the message's ID.
 func (f *followed) next(has string) (id, data string) {
 	f.t.Helper()
 	for f.scan.Scan() {
@@ -437,7 +437,7 @@ func (f *followed) next(has string) (id, data string) {
 	return "", ""
 }
 
-// The stream sends new matching deliveries, and after a reconnection those that it missed.
+// The stream sends new matching deliveries, and after a reconnection those it has missed.
 func TestDeliveryStream(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -466,8 +466,8 @@ func TestDeliveryStream(t *testing.T) {
 	v.do("GET", "/deliveries/stream?filter[status]=x").want(t, 400, "must be one of")
 }
 
-// The stream sends rows of the page that change, marked as changed, including those that changed
-// while it was disconnected, and no others.
+// The stream sends only rows of the page that have changed, marked as changed, including those that
+// changed while it was disconnected.
 func TestDeliveryStreamChanges(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -535,7 +535,8 @@ func TestDeliveryStreamLate(t *testing.T) {
 	}
 }
 
-// The stream sends a delivery that was stored while the page was followed and that fails later.
+// The stream sends a delivery that was stored while the page followed the list and that fails
+// later.
 func TestLiveListLate(t *testing.T) {
 	_, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -568,8 +569,8 @@ func TestLiveListLate(t *testing.T) {
 	update(0)
 }
 
-// A delivery that fails after the stream read which rows the page has, and before the first update,
-// is sent.
+// The stream sends a delivery that fails after the stream has read the rows of the page and before
+// the first update.
 func TestLiveListLateAtTheStart(t *testing.T) {
 	_, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -593,8 +594,8 @@ func TestLiveListLateAtTheStart(t *testing.T) {
 	}
 }
 
-// A list shows the number of rows stored since its first page was loaded. Its links carry that
-// mark.
+// A list shows the number of rows stored since its first page was loaded. Its links keep the mark
+// of that page.
 func TestNewRows(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -636,9 +637,9 @@ func TestNewRows(t *testing.T) {
 	v.do("GET", "/events/arrivals?since=-5").want(t, 200, `id="new-rows"`)
 }
 
-// If more deliveries arrive than the list can show, they are counted but not read, with and
-// without a filter. Rows are sent again when the rate falls. With a filter that a change can
-// affect, the count is a lower bound.
+// Deliveries beyond what the list can show are counted but not read, with and without a filter.
+// Rows are sent again once the rate falls. With a filter that a change can affect, the count is a
+// lower bound.
 func TestDeliveryStreamCounts(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -665,8 +666,8 @@ func TestDeliveryStreamCounts(t *testing.T) {
 	}
 }
 
-// Rows that live updates removed from the end of the list are on the page after the last
-// remaining row.
+// The link to older rows leads to the rows after the last remaining one, including those that live
+// updates removed from the end.
 func TestDeliveriesBehind(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -718,8 +719,8 @@ func TestHostileDeliveries(t *testing.T) {
 	}
 }
 
-// A URL filter that matches too many subscriptions is rejected at its field, by the list, the
-// bulk actions and the exports, before anything is done.
+// A URL filter that matches too many subscriptions is rejected at its field, by the list, the bulk
+// actions and the exports, before anything happens.
 func TestTooManyURLs(t *testing.T) {
 	v, s, w := sending(t)
 	one := s.subscribe("acme", "https://a.example/in")

@@ -20,18 +20,18 @@ const (
 	// counted, updates come at countPace.
 	livePace  = 500 * time.Millisecond
 	countPace = time.Second
-	// liveRate is the maximum number of new rows per second that a list receives; further ones
-	// are only counted. A new stream sends up to liveRows that its page has missed.
+	// liveRate is the maximum number of new rows per second that a list receives; further rows are
+	// only counted. A new stream sends up to liveRows that its page has missed.
 	liveRate = 20
 	liveRows = 50 // maximum rows of a live list, as in live.js
 	// liveSlack is the maximum delay between the timestamp of a change and its commit.
 	liveSlack = 10 * time.Second
 
-	behindParameter = "behind" // id of a delivery: requests the page of the list that begins after it
+	behindParameter = "behind" // ID of a delivery: requests the list page that begins after it
 )
 
-// livePoint is the position up to which a page of the list was updated. It is the id of an event
-// of the stream.
+// livePoint is the position up to which a list page was updated. It is the ID of an event of the
+// stream.
 type livePoint struct {
 	last int64     // num of the newest delivery that was counted or shown
 	top  int64     // num of the newest delivery whose row the page received
@@ -63,7 +63,7 @@ type liveUpdate struct {
 	count   int           // number of new deliveries
 	more    bool          // the count is a lower bound: counting took too long
 	rate    int           // new deliveries per second
-	fresh   []deliveryRow // new rows, newest first; nil when they are only counted
+	fresh   []deliveryRow // new rows, newest first; nil if they are only counted
 	changed []deliveryRow // rows that the page has
 	late    []deliveryRow // rows that the page may lack, though their deliveries are older
 }
@@ -73,21 +73,21 @@ type rowKind int
 
 const (
 	rowNew     rowKind = iota // at the top
-	rowChanged                // replaces the row with its id; ignored without one
-	rowLate                   // replaces the row with its id, or is inserted by its time
+	rowChanged                // replaces the row with its ID; ignored if there is none
+	rowLate                   // replaces the row with its ID, or is inserted by its time
 )
 
-// liveList follows the deliveries of a query for one page. It reads rows only if the page will
-// show them.
+// liveList follows the deliveries of a query for one page. It reads only rows that the page will
+// show.
 type liveList struct {
 	*site
 	query *webhook.ListQuery
 	point livePoint
 
 	shown []int64          // nums of the rows of the page, newest first
-	open  map[int64]string // what the page shows of deliveries in progress, by num; "" when unknown
+	open  map[int64]string // what the page shows of deliveries in progress, by num; "" if unknown
 
-	gap       bool    // deliveries were counted whose rows the page lacks
+	gap       bool    // the page lacks rows of counted deliveries
 	first     bool    // nothing has been sent yet
 	allowance float64 // number of new rows that may be sent now
 	looked    time.Time
@@ -159,7 +159,7 @@ func (h *deliveryPages) newLiveList(ctx context.Context, q *webhook.ListQuery, p
 	return l, err
 }
 
-// update returns the new rows since the last update, and the changed ones.
+// update returns the new rows since the last update, and the changed rows.
 func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveUpdate, error) {
 	now := time.Now()
 	elapsed := now.Sub(l.looked).Seconds()
@@ -202,7 +202,7 @@ func (l *liveList) update(ctx context.Context, named map[int64]struct{}) (*liveU
 	l.first, l.looked = false, now
 	l.point.last, l.point.at = a.Newest, now
 	if l.gap = l.gap || a.More || a.Count > len(a.Rows); !l.gap {
-		l.point.top = a.Newest // even when nothing matched so far
+		l.point.top = a.Newest // even if nothing has matched so far
 	}
 	if len(a.Nums) == 0 {
 		return u, nil
@@ -252,8 +252,8 @@ func (l *liveList) rowsChange() bool {
 	return completed || next
 }
 
-// late returns the deliveries that belong on the page but only match the query since they
-// changed, with their nums.
+// late returns the deliveries that belong on the page but match the query only since they changed,
+// with their nums.
 func (l *liveList) late(ctx context.Context, named map[int64]struct{}) (late []webhook.Delivery, nums []int64, err error) {
 	if l.gap || len(named) == 0 || !l.rowsChange() {
 		return nil, nil, nil
@@ -289,7 +289,7 @@ func (l *liveList) note(rows []deliveryRow, nums []int64) {
 	}
 }
 
-// liveState changes whenever the row changes.
+// liveState changes whenever the content of the row changes.
 func liveState(d *webhook.Delivery) string {
 	return fmt.Sprintf("%s-%d-%d", d.Status, d.AttemptsMade, d.NextAttemptAt.UnixMilli())
 }

@@ -13,9 +13,9 @@ import (
 	"strconv"
 )
 
-// liveBatch is one update of the list. Its first row is hidden: it has the number of new
-// deliveries and the rate per second. Then come the changed rows, the late ones, and the new
-// ones, oldest first, unless there are too many to show.
+// liveBatch is one update of the list. Its first row is hidden: it contains the number of new
+// deliveries and the rate per second. The changed rows follow, then the late rows, and then the new
+// rows, oldest first, unless there are too many to show.
 func liveBatch(c ui.Clock, b *liveUpdate) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -99,7 +99,7 @@ func liveBatch(c ui.Clock, b *liveUpdate) templ.Component {
 	})
 }
 
-// olderLink leads to the rows after the last one. The script adds the id of that row once live
+// olderLink leads to the rows after the last one. The script adds the ID of the last row once live
 // updates have removed rows from the end of the list.
 func olderLink(behind string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {

@@ -20,8 +20,8 @@ import (
 // redacted replaces secrets in the shown request.
 const redacted = "[redacted]"
 
-// maxCurlBody is the maximum length in bytes of a body within the curl command; a longer one is
-// read from a file.
+// maxCurlBody is the maximum length in bytes of a body within the curl command; the command reads a
+// longer body from a file.
 const maxCurlBody = 8 << 10
 
 // attemptParameter is the number of the attempt that the page shows.
@@ -35,14 +35,14 @@ func attemptPath(id string, number int) string { return deliveryPath(id) + attem
 // shownEvents is how many events of a delivery are shown.
 const shownEvents = 100
 
-// deliveryRecord is what the page of one delivery shows.
+// deliveryRecord is the data of a delivery's page.
 type deliveryRecord struct {
 	store.DeliveryView
 	to       ui.SubscriptionState // the state of its subscription
 	attempts []attemptRecord
-	body     []byte         // of the request, nil when it can no longer be built
+	body     []byte         // of the request, nil if it can no longer be built
 	selected *attemptRecord // the attempt that is shown, nil before the first result
-	chosen   bool           // the visitor selected it; else it is the last one
+	chosen   bool           // the visitor selected it; otherwise it is the last attempt
 	curl     string         // repeats the request
 	api      string         // reads the same delivery over the API
 	shares   []webhook.Share
@@ -55,9 +55,9 @@ type attemptRecord struct {
 	header  [][2]string
 	parts   []attemptPart
 	before  int      // number of the previous attempt with a response, 0 for none
-	status  string   // the previous status when it differs, else ""
+	status  string   // the previous status if it differs, otherwise ""
 	changes []change // of its header
-	resized string   // how the body differs, "" when it is the same
+	resized string   // how the body differs, "" if it is the same
 	body    ui.Body
 }
 
@@ -72,7 +72,7 @@ func (a *attemptRecord) answered() bool {
 	return a.ResponseStatus != 0 || a.ResponseHeader != "" || len(a.ResponseBody) > 0
 }
 
-// deliveryPage reads a delivery for its page.
+// read reads a delivery for its page.
 func (h *deliveryPages) read(r *request) (*deliveryRecord, error) {
 	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
 	if err == nil && !r.mine(view.ProgramID) {
@@ -120,7 +120,7 @@ func (h *deliveryPages) show(r *request, d *deliveryRecord) (response, error) {
 	return response{page: deliveryPage(f, d)}, nil
 }
 
-// withoutResponses removes from attempts what only admins see, as in the API.
+// withoutResponses removes what only admins may see from attempts, as the API does.
 func withoutResponses(attempts []webhook.Attempt) {
 	for i := range attempts {
 		a := &attempts[i]
@@ -129,7 +129,7 @@ func withoutResponses(attempts []webhook.Attempt) {
 	}
 }
 
-// state changes whenever the page changes.
+// state changes whenever the content of the page changes.
 func (d *deliveryRecord) state() string {
 	return fmt.Sprintf("%s-%d-%d-%d-%d-%d", stateOf(&d.Delivery), d.AttemptsMade, len(d.attempts), len(d.Redeliveries), len(d.Splits),
 		d.Undelivered)
@@ -249,7 +249,7 @@ func phaseText(d time.Duration) string {
 	return ui.Latency(d)
 }
 
-// endpointName names the subscription by its description, or else by its host.
+// endpointName returns the description of the subscription, or else its host.
 func (d *deliveryRecord) endpointName() string {
 	host, _, _ := webhook.Endpoint(d.Subscription.URL)
 	return cmp.Or(firstLineOf(d.Subscription.Description), host)
@@ -288,8 +288,8 @@ func (d *deliveryRecord) total(now time.Time) string {
 	}
 }
 
-// held describes when a delivery is sent that is due but waits for its subscription, "" if it does
-// not. The time of its next attempt is in the past and says nothing.
+// held says when a due delivery that waits for its subscription is sent, "" if the delivery does
+// not wait. The time of its next attempt is in the past and says nothing.
 func (d *deliveryRecord) held(now time.Time) string {
 	switch sub := &d.Subscription; {
 	case d.Status.Final() || !d.ClaimedAt.IsZero() || d.Own || d.NextAttemptAt.After(now):
@@ -302,7 +302,7 @@ func (d *deliveryRecord) held(now time.Time) string {
 	return ""
 }
 
-// next describes when and why the next attempt takes place, "" when there is none.
+// next describes when and why the next attempt takes place, "" if there is none.
 func (d *deliveryRecord) next() string {
 	number := strconv.Itoa(d.AttemptsMade+1) + " of " + strconv.Itoa(webhook.MaxAttempts)
 	var why []string
@@ -342,7 +342,7 @@ func (d *deliveryRecord) next() string {
 	return strings.Join(why, " ")
 }
 
-// cannotRedeliver explains why the events cannot be resent, "" when they can.
+// cannotRedeliver explains why the events cannot be resent, "" if they can.
 func (d *deliveryRecord) cannotRedeliver() string {
 	switch {
 	case !d.Subscription.DeletedAt.IsZero():
@@ -355,12 +355,12 @@ func (d *deliveryRecord) cannotRedeliver() string {
 	return ""
 }
 
-// delivered describes how many events of a failed delivery another one has delivered.
+// delivered describes how many events of a failed delivery another delivery has delivered.
 func (d *deliveryRecord) delivered() string {
 	return ui.Number(int64(len(d.Events)-d.Undelivered)) + " of " + webhook.Count(len(d.Events), "event") + " delivered"
 }
 
-// failedAlone describes how many events of a delivery failed again, sent one by one.
+// failedAlone describes how many events of a delivery failed again when sent one by one.
 func failedAlone(n int) string {
 	if n == 1 {
 		return "1 event failed again in a delivery of its own"
@@ -368,7 +368,7 @@ func failedAlone(n int) string {
 	return webhook.Count(n, "event") + " failed again in deliveries of their own"
 }
 
-// redelivered returns how many events the receiver already has, although the delivery failed.
+// redelivered returns how many events of a failed delivery the receiver already has.
 func (d *deliveryRecord) redelivered() int {
 	if d.Status != webhook.StatusFailed || d.Own || !d.Subscription.DeletedAt.IsZero() {
 		return 0
@@ -376,13 +376,13 @@ func (d *deliveryRecord) redelivered() int {
 	return len(d.Events) - d.Undelivered
 }
 
-// unfinished reports whether the delivery has failed, and resending it is what is left to do: its
+// unfinished reports whether resending is all that remains to be done for a failed delivery: its
 // events are neither delivered nor in newer deliveries.
 func (d *deliveryRecord) unfinished() bool {
 	return d.Status == webhook.StatusFailed && !d.Splitting && d.RecoveredAt.IsZero() && (d.Left > 0 || d.Undelivered == 0)
 }
 
-// cannotCancel explains why the delivery cannot be canceled, "" when it can.
+// cannotCancel explains why the delivery cannot be canceled, "" if it can.
 func (d *deliveryRecord) cannotCancel() string {
 	switch {
 	case d.Splitting:
@@ -395,7 +395,8 @@ func (d *deliveryRecord) cannotCancel() string {
 	return ""
 }
 
-// sentAt is the start of the attempt whose request is shown, the zero time before the first one.
+// sentAt is the start of the attempt whose request the page shows, the zero time before the first
+// attempt.
 func (d *deliveryRecord) sentAt() time.Time {
 	if !d.ClaimedAt.IsZero() || len(d.attempts) == 0 {
 		return d.ClaimedAt
@@ -439,7 +440,7 @@ func (d *deliveryRecord) requestHeader() [][2]string {
 	return append(first, lines...)
 }
 
-// requestLine is the first line of the request. It replaces a query, which may hold a secret of
+// requestLine is the first line of the request. It replaces a query, which may contain a secret of
 // the subscriber.
 func (d *deliveryRecord) requestLine() string {
 	path := "/"
@@ -530,7 +531,7 @@ func (h *deliveryPages) attemptBody(r *request, d *deliveryRecord) (response, er
 					text: "The response of this attempt is no longer stored."}
 			}
 			file := textFile("delivery-"+d.ID+"-attempt-"+n+".txt", d.attempts[i].ResponseBody)
-			if d.attempts[i].body.Packed > 0 { // the file is as received, unlike the page
+			if d.attempts[i].body.Packed > 0 { // unlike the page, the file is as received
 				file.file.name += ".gz"
 				file.file.contentType = "application/gzip"
 			}
@@ -540,8 +541,8 @@ func (h *deliveryPages) attemptBody(r *request, d *deliveryRecord) (response, er
 	return notFound(r)
 }
 
-// textFile returns bytes from outside as a file. Its headers keep browsers from interpreting it
-// as anything but text.
+// textFile returns bytes from outside as a file. Its headers make browsers interpret it only as
+// text.
 func textFile(name string, data []byte) response {
 	return response{file: &file{name: name, contentType: "text/plain; charset=utf-8", write: func(to io.Writer) error {
 		_, err := to.Write(data)

@@ -503,8 +503,8 @@ func deliveryRequest(d *deliveryRecord) templ.Component {
 	})
 }
 
-// deliveryResponse shows one attempt with its response, the ladder that selects it, and what happens
-// next. Partners see no responses.
+// deliveryResponse shows one attempt with its response, the ladder that selects the attempt, and
+// what happens next. Partners see no responses.
 func deliveryResponse(f ui.Frame, d *deliveryRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -608,7 +608,7 @@ func deliveryResponse(f ui.Frame, d *deliveryRecord) templ.Component {
 	})
 }
 
-// attemptLadder lists the attempts in one line. It selects the one that is shown.
+// attemptLadder lists the attempts in one line and selects the attempt to show.
 func attemptLadder(d *deliveryRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -908,7 +908,7 @@ func attemptDetail(f ui.Frame, d *deliveryRecord, a *attemptRecord) templ.Compon
 	})
 }
 
-// deliveryAside has what is known about the delivery apart from its requests and responses.
+// deliveryAside shows the details of the delivery other than its requests and responses.
 func deliveryAside(f ui.Frame, d *deliveryRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1533,7 +1533,7 @@ func deliveryFacts(f ui.Frame, d *deliveryRecord) templ.Component {
 	})
 }
 
-// againList lists deliveries with the events of another one, which a filter selects.
+// againList lists the deliveries that contain events of another delivery. filter selects them.
 func againList(filter, id string, all []store.Redelivery) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -2425,8 +2425,8 @@ func withFlags(text string) templ.Component {
 	})
 }
 
-// deliveryUpdate has the parts of the page that change with the delivery. Each replaces the part
-// with its id.
+// deliveryUpdate renders the parts of the page that change with the delivery. Each replaces the
+// part with its ID.
 func deliveryUpdate(f ui.Frame, d *deliveryRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -3049,7 +3049,7 @@ func deliveryAdvice(f ui.Frame, d *deliveryRecord) templ.Component {
 	})
 }
 
-// splitResult says what became of the events of a delivery that were sent one by one.
+// splitResult shows the outcome of a delivery's events that were sent one by one.
 func splitResult(d *deliveryRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

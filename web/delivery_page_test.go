@@ -30,8 +30,8 @@ const hostile = "\"'><script>alert(1)</script>\u202egnp.exe\x00\x1b[31m\xff\u200
 // hostileBytes are a response body with hostile text and invalid UTF-8.
 const hostileBytes = hostile + "\x80\xfe"
 
-// inert fails the test if a page has hostile text that is not escaped, or anything that the
-// policy forbids.
+// inert fails the test if a page contains unescaped hostile text, or anything that the policy
+// forbids.
 func (p page) inert(t *testing.T) {
 	t.Helper()
 	for _, live := range []string{"<script>alert", "\u202e", "\x00", "\x1b", "\u200b", "\xff", "\xfe", " style=", "javascript:"} {
@@ -80,8 +80,8 @@ func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	return l
 }
 
-// heldDelivery checks that a delivery that is due says what it waits for while its subscription is
-// paused.
+// heldDelivery checks that the page of a due delivery says what it waits for while its subscription
+// is paused.
 func heldDelivery(t *testing.T, v visitor, l *eventSource, path string) {
 	t.Helper()
 	v.send(subscriptionPath(l.sub.ID)+"/pause").want(t, 303, "")
@@ -169,7 +169,7 @@ func (p page) hasNot(t *testing.T, texts ...string) {
 	}
 }
 
-// The delivery page follows it through five attempts.
+// The delivery page follows the delivery through five attempts.
 func TestDeliveryPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -179,7 +179,7 @@ func TestDeliveryPage(t *testing.T) {
 	c := l.form()
 	path := "/deliveries/" + c.ID
 
-	// In flight: it cannot be canceled, and there is no response yet.
+	// An attempt in flight cannot be canceled, and has no response yet.
 	p := v.do("GET", path)
 	p.want(t, 200, "Sending: attempt 1 of 5 is in flight")
 	p.has(t, "content_published ×2", "An attempt is in flight. Cancel the delivery after it ends.", "No response yet.", "not yet")
@@ -207,7 +207,7 @@ func TestDeliveryPage(t *testing.T) {
 
 	chosenAttempt(t, v, path)
 
-	// As files: the exact bytes, which no browser renders.
+	// Downloads contain the exact bytes, and no browser renders them.
 	body := webhook.AppendBody(nil, c.ID, l.sub.ID, "acme", [][]byte{events[0].JSON, events[1].JSON})
 	v.wantFile(path+"/body.json.txt", string(body))
 	v.wantFile(path+"/attempts/1/body.txt", "<b>busy</b>")
@@ -263,7 +263,7 @@ func chosenAttempt(t *testing.T, v visitor, path string) {
 	v.do("GET", path+"?attempt=4").want(t, 404, "")
 }
 
-// deliveryOfGone checks that the events of a paused or deleted subscription cannot be resent.
+// deliveryOfGone checks that events of a paused or deleted subscription cannot be resent.
 func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string) {
 	t.Helper()
 	off := false
@@ -300,7 +300,7 @@ func (v visitor) wantFile(path, want string) {
 	}
 }
 
-// A ping has a page too. Its event is not a link.
+// A ping has a page as well. Its event is not a link.
 func TestPingPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -315,9 +315,9 @@ func TestPingPage(t *testing.T) {
 	p.inert(t)
 }
 
-// While the events of a failed delivery are sent one by one, it counts as retrying. Afterwards its page
-// says what became of them, and only those that failed by themselves are left to resend: the page of
-// the subscription counts as many deliveries as its list has.
+// While the events of a failed delivery are sent one by one, it counts as retrying. Afterwards its
+// page shows their outcome, and only events that failed by themselves are left to resend: the
+// subscription page counts as many deliveries as its list contains.
 func TestSplitPage(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -361,7 +361,7 @@ func TestSplitPage(t *testing.T) {
 	}
 }
 
-// The page says which attempts were sent to another URL than the subscription's, without its query.
+// The page shows which attempts went to another URL than the subscription's, without its query.
 func TestEarlierURL(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -385,7 +385,7 @@ func TestEarlierURL(t *testing.T) {
 	v.do("GET", path+"?attempt=1").has(t, note)
 }
 
-// The page says when a response has been removed, and still shows its attempt.
+// The page says if a response has been removed, and still shows its attempt.
 func TestRemovedResponse(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -397,7 +397,7 @@ func TestRemovedResponse(t *testing.T) {
 	l.end(c, answer)
 	path := "/deliveries/" + c.ID
 	v.do("GET", path).has(t, "200 OK", "X-Kept")
-	for range 200 { // more than are kept, and enough to start the removal
+	for range 200 { // more than the service keeps, and enough to start the removal
 		l.publish("content_updated", `"a"`)
 		l.end(l.form(), answer)
 	}
@@ -466,7 +466,7 @@ func TestHostileDelivery(t *testing.T) {
 	v := visit(t, w)
 	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>?\u202ex")
-	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // not a valid name, and without subscribers
+	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // an invalid name, without subscribers
 	l.publish("content_published", "\"\u202e</pre><script>alert(1)</script>\u200b\"")
 	c := l.form()
 	line := strings.Repeat("x", webhook.MaxStoredBody-20)
@@ -608,7 +608,7 @@ func TestPartsOf(t *testing.T) {
 	}
 }
 
-// The delivery page receives its changes, and only those.
+// The delivery page receives the changes of its delivery, and no others.
 func TestOneDeliveryStream(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -646,7 +646,7 @@ func TestOneDeliveryStream(t *testing.T) {
 		t.Fatalf("the stream ended: %v", lines.Err())
 		return "", ""
 	}
-	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // of another delivery
+	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // another delivery
 	l.end(c, answerOf500("Content-Type: text/html\n", "<script>alert(1)</script>"))
 	id, data := next()
 	if id != "retryable-1-1-0-0-0" {
@@ -663,7 +663,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	}
 	c = l.claim(false)
 	l.end(c, webhook.Attempt{ResponseStatus: 200})
-	for id != "success-2-2-0-0-0" { // the stream may have sent intermediate states too
+	for id != "success-2-2-0-0-0" { // the stream may have sent intermediate states
 		if id, _ = next(); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
 			t.Fatalf("then %q was sent", id)
 		}
@@ -700,7 +700,7 @@ func TestAttemptsAreFolded(t *testing.T) {
 	p.hasNot(t, "2–5")
 }
 
-// The head of a delivery that was recovered says when and by which delivery.
+// The head of a recovered delivery says when and by which delivery it was recovered.
 func TestRecoveredDelivery(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)

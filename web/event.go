@@ -26,7 +26,7 @@ import (
 // eventPages are the pages of events.
 type eventPages struct{ *site }
 
-// eventRecords is a page of the log of a program, or of all programs.
+// eventRecords is a page of the log of one program, or of all programs.
 type eventRecords struct {
 	list    *ui.Listing
 	events  []webhook.Event
@@ -34,8 +34,8 @@ type eventRecords struct {
 	pager   ui.Pager
 	newRows *ui.NewRows
 	next    string // the address of the next page, "" on the last
-	api     string // that reads the same over the API
-	failed  string // the id of this request when the rows could not be loaded, "" when they could
+	api     string // reads the same over the API
+	failed  string // the ID of this request if the rows could not be loaded, "" if they could
 }
 
 func (h *eventPages) list(r *request) (response, error) {
@@ -87,8 +87,8 @@ func (h *eventPages) arrived(r *request, q *webhook.ListQuery, mark string) (lis
 	return h.store.Events().Arrived(r.Context(), r.program, q, mark)
 }
 
-// resultOf returns the result of an event: the state whose color and symbol it has, its
-// word, and the details.
+// resultOf returns the result of an event: the state that sets its color and symbol, its word, and
+// the details.
 func resultOf(r *record.EventResult) (state, word, more string) {
 	total := r.Total()
 	switch {
@@ -143,8 +143,8 @@ func (h *eventPages) readPage(r *request, q *webhook.ListQuery) ([]webhook.Event
 	return h.store.Events().Page(r.Context(), r.program, q)
 }
 
-// export sends all events that match the filters of a list: as NDJSON that can be published, or
-// as CSV with the columns of the list. It reads page by page, at the pace of the client.
+// export sends all events that match the filters of a list: as NDJSON that can be published, or as
+// CSV with the columns of the list. It reads page by page, at the pace of the client.
 func (h *eventPages) export(r *request) (response, error) {
 	values := r.URL.Query()
 	format := values.Get("format")
@@ -229,16 +229,16 @@ func writeEventTable(to io.Writer) func([]webhook.Event) error {
 type eventRecord struct {
 	record.EventView
 	outcomes []eventOutcome // of the subscriptions with deliveries on this page
-	newest   string         // address of the first page of its deliveries, "" when this is the first
+	newest   string         // address of the first page of its deliveries, "" if this is the first
 	older    string         // of the next page
 	api      string
 }
 
-// eventOutcome is what became of an event at a subscription: the newest delivery that succeeded, or
-// else the newest one.
+// eventOutcome is the outcome of an event at a subscription: the newest successful delivery, or
+// else the newest delivery.
 type eventOutcome struct{ record.EventDelivery }
 
-// outcomesOf returns the outcome of each subscription, by the newest delivery.
+// outcomesOf returns the outcome of each subscription, given its deliveries, newest first.
 func outcomesOf(deliveries []record.EventDelivery) (all []eventOutcome) {
 	for _, d := range deliveries {
 		i := slices.IndexFunc(all, func(o eventOutcome) bool { return o.SubscriptionID == d.SubscriptionID })
@@ -266,7 +266,7 @@ func (o *eventOutcome) verb() string {
 	return "Being sent to "
 }
 
-// result ends it: 200 (attempt 2), or 502 (2 of 5 attempts).
+// result ends the sentence: 200 (attempt 2), or 502 (2 of 5 attempts).
 func (o *eventOutcome) result() string {
 	text := strconv.Itoa(o.ResponseStatus)
 	if o.Error != webhook.ErrorNone {
@@ -394,12 +394,11 @@ type publishForm struct {
 	names   []string
 	errors  []ui.FieldError
 	asking  map[string]record.EventSubscribers // of the program, by event type
-	name    string                             // of the event, "" when it cannot be read
+	name    string                             // of the event, "" if it cannot be read
 	curl    string
 }
 
-// newForm shows the form with the example of an event type, or with an
-// event that was published before.
+// newForm shows the form with the example of an event type, or with an earlier event.
 func (h *eventPages) newForm(r *request) (response, error) {
 	f := publishForm{program: r.program}
 	values := r.URL.Query()
@@ -463,8 +462,8 @@ func (h *eventPages) renderForm(r *request, status int, f *publishForm) (respons
 	return response{page: publishPage(h.frame(r, "Publish event"), f), status: status}, nil
 }
 
-// draft renders an event as text to publish. A new ID ensures that it is published once however
-// often the form is sent; it has no timestamp.
+// draft renders an event as text to publish, without a timestamp. A new ID ensures that the event
+// is published once, however often the form is sent.
 func draft(event []byte) string {
 	var fields map[string]json.RawMessage
 	d := json.NewDecoder(bytes.NewReader(event))
@@ -546,7 +545,7 @@ func (h *eventPages) publish(r *request) (response, error) {
 	return response{location: eventPath(f.program, event.ID), note: &said}, nil
 }
 
-// eventErrors assigns all validations of an event's JSON to its one field.
+// eventErrors assigns all validations of an event's JSON to the form's single field.
 func eventErrors(e *webhook.Error) []ui.FieldError {
 	if len(e.Validations) == 0 {
 		return []ui.FieldError{{ID: "publish-event", Label: "Event:", Text: e.Detail}}

@@ -614,7 +614,7 @@ func happened(c ui.Clock, timestamp string) templ.Component {
 	})
 }
 
-// eventPage shows one event: what became of it at each subscription, and its JSON.
+// eventPage shows one event: its outcome at each subscription, and its JSON.
 func eventPage(f ui.Frame, e *eventRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1099,7 +1099,7 @@ func eventFacts(f ui.Frame, e *eventRecord) templ.Component {
 	})
 }
 
-// eventOutcomes has a sentence for each subscription that requested the event.
+// eventOutcomes renders a sentence for each subscription that requested the event.
 func eventOutcomes(f ui.Frame, e *eventRecord) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -2128,7 +2128,7 @@ func namesOf(names []string) []ui.Option {
 	return all
 }
 
-// programsOf returns options for programs, with an empty one while none is chosen.
+// programsOf returns options for programs, with an empty option while none is selected.
 func programsOf(ids []string, chosen string) []ui.Option {
 	var all []ui.Option
 	if chosen == "" {

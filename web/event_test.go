@@ -17,7 +17,7 @@ import (
 	"service/webhook"
 )
 
-// The pages of the logs of one program and of all lead to events and their deliveries.
+// The log pages, of one program and of all, lead to events and their deliveries.
 func TestEventPages(t *testing.T) {
 	v, l, events, id := eventLog(t)
 	for _, tt := range []struct {
@@ -64,7 +64,7 @@ func TestEventPages(t *testing.T) {
 	c := l.form()
 	l.end(c, webhook.Attempt{ResponseStatus: 404, Duration: time.Millisecond})
 	p = v.do("GET", page)
-	// Its events were refused together, so they are sent again by themselves.
+	// The events were refused together, so they are sent again one by one.
 	p.want(t, 200, "1 subscription: retrying for 1.")
 	v.do("GET", "/events?filter[id]="+events[1].ID).has(t, "<span>retrying</span>", "0 of 1 delivered, 1 retrying")
 	p.has(t, "/deliveries/"+c.ID, ">404<", "events sent one by one", "number 1", "/v2/events/"+events[1].ID)
@@ -82,8 +82,8 @@ func TestEventPages(t *testing.T) {
 	v.do("GET", page+"?page[cursor]=x").want(t, 400, "Invalid address")
 }
 
-// An event page has a sentence for each subscription. The event is delivered if any delivery of
-// it succeeded.
+// An event page contains a sentence for each subscription. The event counts as delivered if any
+// delivery of it succeeded.
 func TestEventOutcomes(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -127,8 +127,8 @@ func TestEventResultText(t *testing.T) {
 	}
 }
 
-// eventLog publishes 27 events in the program acme, and one in another, and returns the id of
-// that one.
+// eventLog publishes 27 events in the program acme, and one in another, and returns the ID of the
+// latter.
 func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, id string) {
 	t.Helper()
 	w := testWeb(t, nil)
@@ -153,7 +153,7 @@ func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, 
 	return v, l, events, id
 }
 
-// Exports contain all pages, and are audited.
+// Exports contain all pages, and are recorded in the audit log.
 func TestEventExport(t *testing.T) {
 	v, l, events, _ := eventLog(t)
 	p := v.do("GET", "/events/export?format=ndjson&program=acme&sort=received_at")
@@ -179,7 +179,7 @@ func TestEventExport(t *testing.T) {
 	}
 }
 
-// An event that is published on the page is stored as if published over the API.
+// An event published on the page is stored as if published over the API.
 func TestPublish(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -335,8 +335,8 @@ func TestEventTypePages(t *testing.T) {
 	v.do("GET", "/event-types/none").want(t, 404, "no event type with this name")
 }
 
-// An event type that is created while the server runs has a page immediately, with the request
-// that changes it.
+// An event type created while the server runs has a page immediately, with the request that changes
+// it.
 func TestEventTypeOfTheAPI(t *testing.T) {
 	var catalog *webhook.Catalog
 	w := testWeb(t, func(cfg *Config) {

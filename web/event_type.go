@@ -40,7 +40,7 @@ type eventTypeRecord struct {
 	fields      []fieldGroup
 	subscribers []webhook.Subscription
 	states      subscriptionStates
-	more        bool // there are more
+	more        bool // there are more subscribers
 	api         string
 	change      string // request that changes it, "" if it is not defined over the API
 }
@@ -72,8 +72,8 @@ func (h *eventTypePages) show(r *request) (response, error) {
 // maxShownSchema is the longest schema that a command contains, in bytes.
 const maxShownSchema = 4096
 
-// changeCommand returns the request that sets the schema of an event type. It contains the
-// current schema, or names a file if that is long.
+// changeCommand returns the request that sets the schema of an event type. It contains the current
+// schema, or names a file if the schema is long.
 func (h *eventTypePages) changeCommand(t *webhook.EventType) string {
 	if len(t.Schema) > maxShownSchema {
 		return h.curl.Command("PUT", "/v2/event_types/"+t.Name, "@event_type.json")
@@ -81,7 +81,7 @@ func (h *eventTypePages) changeCommand(t *webhook.EventType) string {
 	return h.curl.CommandText("PUT", "/v2/event_types/"+t.Name, `{"schema": `+string(t.Schema)+`}`)
 }
 
-// fieldGroup is a group of fields that an event has under a condition, "" for always.
+// fieldGroup is a group of fields that an event contains under a condition; "" is always.
 type fieldGroup struct {
 	when   string
 	fields []schemaField
@@ -128,7 +128,7 @@ type schemaNode struct {
 	Defs map[string]*schemaNode `json:"$defs"`
 }
 
-// UnmarshalJSON ignores what it cannot read: true and false are schemas too, and a keyword of an
+// UnmarshalJSON ignores what it cannot read: true and false are valid schemas, and a keyword of an
 // unexpected type must not hide the rest.
 func (n *schemaNode) UnmarshalJSON(b []byte) error {
 	if b = bytes.TrimSpace(b); len(b) == 0 || b[0] != '{' {

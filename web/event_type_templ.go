@@ -409,8 +409,8 @@ func askingFor(n record.EventSubscribers) templ.Component {
 	})
 }
 
-// subscriberColumns returns the columns of the subscriptions to an event type. The portal has one
-// program only.
+// subscriberColumns returns the columns of the subscriptions to an event type. The portal has only
+// one program.
 func subscriberColumns(f ui.Frame) []ui.Column {
 	all := []ui.Column{{Name: "Subscription"}, {Name: "Program", Class: "w-program"}, {Name: "Status", Class: "w-state"}, {Name: "ID", Class: "w-id"}}
 	if f.Portal != nil {

@@ -14,13 +14,13 @@ import (
 	"service/webhook"
 )
 
-// export is a file with all records that match a list, one per line, as NDJSON or CSV.
+// export is a file with all records that match a list, one record per line, as NDJSON or CSV.
 type export struct {
 	noun    string // plural noun in the file name: tokens
 	action  webhook.Action
 	columns []string
-	// page reads a page of rows and advances the query to the next one, if any. A row has a value
-	// for each column: a string, a number, a boolean, several strings, a time, or nil.
+	// page reads a page of rows and advances the query to the next page, if any. A row contains a
+	// value for each column: a string, a number, a boolean, several strings, a time, or nil.
 	page func(q *webhook.ListQuery) (rows [][]any, more bool, err error)
 }
 

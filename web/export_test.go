@@ -56,7 +56,7 @@ func TestExports(t *testing.T) {
 	}
 }
 
-// fillExports stores more than a page of records for each list, in two programs.
+// fillExports stores more than one page of records for each list, in two programs.
 func fillExports(t *testing.T, w *Web) {
 	t.Helper()
 	ctx := t.Context()
@@ -80,7 +80,7 @@ func fillExports(t *testing.T, w *Web) {
 	}
 }
 
-// csvRecords returns the number of records in a CSV file. No cell of the last one may be a
+// csvRecords returns the number of records in a CSV file. No cell of the last record may be a
 // formula.
 func csvRecords(t *testing.T, text string) int {
 	t.Helper()

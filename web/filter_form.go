@@ -16,36 +16,37 @@ import (
 	"service/webhook"
 )
 
-// filterLook is what the filters of a form do with stored events, and what is wrong with them.
+// filterLook is the result of running a form's filters over stored events, and the errors in them.
 type filterLook struct {
 	faults  []filterFault
 	tested  []testedFilter
-	refused string // why nothing was counted, "" when it was
+	refused string // why nothing was counted, "" if the events were counted
 	model   string // JSON of a filterModel
 }
 
-// filterFault is what is wrong with a part of the filters: content_updated.all[0].value.
+// filterFault is an error in a part of the filters: content_updated.all[0].value.
 type filterFault struct{ at, text string }
 
-// testedFilter is what one filter would have done.
+// testedFilter is the result of one filter.
 type testedFilter struct {
 	name, program string
 	store.FilterCount
 }
 
-// filterModel tells the script what the filters of a form are, and what conditions may have.
+// filterModel describes a form's filters to the script, and what conditions may contain.
 type filterModel struct {
 	Filters []builtFilter           `json:"filters"` // null if some of the text cannot be read
 	Types   map[string]filterFields `json:"types"`   // by name of an event
 }
 
-// filterFields are what conditions on the events of a type may have.
+// filterFields are the fields that conditions on the events of a type may use.
 type filterFields struct {
 	Fields []webhook.FilterField `json:"fields"`
 	Open   bool                  `json:"open"` // other fields are possible
 }
 
-// builtFilter is the filter of an event. Conditions is empty if it has groups within its group.
+// builtFilter is the filter of an event. Conditions is empty if the filter has groups within its
+// group.
 type builtFilter struct {
 	Name       string      `json:"name"`
 	Group      string      `json:"group"`
@@ -59,7 +60,7 @@ type filterRow struct {
 	Value rawText `json:"value"`
 }
 
-// rawText is the JSON of a value, as a string: numbers may be larger than those of the script.
+// rawText is the JSON of a value, as a string: numbers may exceed the range of the script's.
 type rawText string
 
 func (t *rawText) UnmarshalJSON(value []byte) error {
@@ -130,8 +131,8 @@ func (h *subscriptionPages) lookAtFilters(r *request, p *subscriptionForm) error
 	return err
 }
 
-// filterModel returns the JSON of the filters of a form for the script. The fields are those of the events
-// that are selected.
+// filterModel returns the JSON of a form's filters for the script. The fields are those of the
+// selected events.
 func (h *subscriptionPages) filterModel(p *subscriptionForm, all webhook.Filters, unreadable bool) string {
 	m := filterModel{Types: make(map[string]filterFields)}
 	if !unreadable {
@@ -153,8 +154,8 @@ func (h *subscriptionPages) filterModel(p *subscriptionForm, all webhook.Filters
 	return escapedJSON(string(text))
 }
 
-// escapedJSON returns JSON with escapes for all that is not ASCII, so that no invisible character gets into
-// a page.
+// escapedJSON returns JSON with escapes for all non-ASCII characters, so that no invisible
+// character gets into a page.
 func escapedJSON(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -169,7 +170,7 @@ func escapedJSON(text string) string {
 	return b.String()
 }
 
-// newFilters responds to the script with what the filters of a new subscription do.
+// newFilters responds to the script with the results of a new subscription's filters.
 func (h *subscriptionPages) newFilters(r *request) (response, error) {
 	p := readSubscriptionForm(r.PostForm)
 	if r.portal.in() {
@@ -200,7 +201,7 @@ func (p *subscriptionForm) filtersPath() string {
 	return subscriptionPath(p.editing.ID) + "/filters"
 }
 
-// outcome says how many of the stored events a filter would have sent.
+// outcome says how many of the stored events would have passed a filter.
 func (t *testedFilter) outcome() string {
 	read := eventCount(t.Read)
 	switch {
@@ -212,7 +213,7 @@ func (t *testedFilter) outcome() string {
 	return ui.Number(t.Matched) + " of " + read + " of the last " + ui.Number(webhook.FilterTestDays) + " days"
 }
 
-// triedEvent is an example of what a filter does.
+// triedEvent is an example event with the result of a filter.
 type triedEvent struct {
 	sent       bool
 	id         string

@@ -10,8 +10,8 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "service/web/ui"
 
-// filterInputs are the filters of the form: their JSON, the conditions that the script makes of it, and
-// what they would have done.
+// filterInputs are the filters of the form: their JSON, the conditions that the script renders from
+// it, and the results for stored events.
 func filterInputs(p *subscriptionForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -82,8 +82,8 @@ func filterInputs(p *subscriptionForm) templ.Component {
 	})
 }
 
-// testFilters is the button of the form for browsers without JavaScript. It follows the button that saves,
-// which Enter presses.
+// testFilters is the form's button for browsers without JavaScript. It follows the save button,
+// because Enter presses the first.
 func testFilters() templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -113,7 +113,7 @@ func testFilters() templ.Component {
 	})
 }
 
-// filterLookShown shows what filters would have done, and what is wrong with them.
+// filterLookShown shows the results of filters for stored events, and the errors in them.
 func filterLookShown(c ui.Clock, l *filterLook) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

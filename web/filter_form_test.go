@@ -13,7 +13,7 @@ import (
 
 var filterModelPattern = regexp.MustCompile(`data-filter-model="([^"]*)"`)
 
-// modelOf returns what a page tells the script.
+// modelOf returns the filterModel on a page.
 func modelOf(t *testing.T, p page) (m filterModel) {
 	t.Helper()
 	found := filterModelPattern.FindStringSubmatch(p.body)
@@ -26,8 +26,8 @@ func modelOf(t *testing.T, p page) (m filterModel) {
 	return m
 }
 
-// TestFilterForm checks what the script and the button of the form get: the counts, what is wrong, and the
-// conditions.
+// TestFilterForm checks what the script and the form's button receive: the counts, the errors, and
+// the conditions.
 func TestFilterForm(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -89,10 +89,11 @@ func TestFilterForm(t *testing.T) {
 	}
 }
 
-// TestPortalFilterForm checks that partners see what their filters do in their own program alone.
+// TestPortalFilterForm checks that partners see results of their filters only for their own
+// program.
 func TestPortalFilterForm(t *testing.T) {
 	w := testWeb(t, nil)
-	newEventSource(t, w, "https://partner.example/in").publish("content_published", `"x","content_id":7`) // of acme
+	newEventSource(t, w, "https://partner.example/in").publish("content_published", `"x","content_id":7`) // in acme
 	const filter = `{"content_published":{"all":[{"path":"content_id","op":"gte","value":0}]}}`
 	p := insidePortal(t, &furnished{t: t, w: w}, webhook.PortalWrite).send("/portal/subscriptions/filters", "events", "content_published",
 		"filters", filter, "for_program", "acme")

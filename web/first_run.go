@@ -9,8 +9,7 @@ import (
 	"service/webhook"
 )
 
-// setupStep is a step of the checklist that the overview shows until the first event is
-// delivered.
+// setupStep is a step of the checklist that the overview shows until the first event is delivered.
 type setupStep struct {
 	label, text string
 	path        string // of the form, "" while an earlier step is incomplete
@@ -22,7 +21,7 @@ type setupStep struct {
 // exampleEvent is the event type in the examples.
 const exampleEvent = "content_published"
 
-// firstRun returns the steps of the setup, nil once an event was delivered.
+// firstRun returns the steps of the setup, nil once an event has been delivered.
 func (h *site) firstRun(r *request) ([]setupStep, error) {
 	done, err := h.store.FirstRun(r.Context())
 	if err != nil || done.Delivered {

@@ -57,7 +57,7 @@ func TestFirstRun(t *testing.T) {
 	v.do("GET", "/").hasNot(t, "steps done")
 }
 
-// A test event, which is not in the log, completes the setup too.
+// A test event, which is not in the log, also completes the setup.
 func TestFirstRunByTestEvent(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")

@@ -19,7 +19,7 @@ const (
 	healthRecent = 7 * 24 * time.Hour
 )
 
-// health has everything that needs an admin's attention.
+// health contains everything that needs an admin's attention.
 type health struct {
 	losses     []record.Loss
 	lossTotals record.LossTotals
@@ -30,7 +30,7 @@ type health struct {
 	hold    *store.Hold // nil for none
 }
 
-// readHealth reads each part of the health once from the store.
+// readHealth reads each part of the health from the store once.
 func (h *overviewPages) readHealth(ctx context.Context) (all health, err error) {
 	s := h.store
 	if all.losses, all.lossTotals, err = s.Subscriptions().Losses(ctx, healthRows); err != nil {

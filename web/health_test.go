@@ -22,7 +22,7 @@ import (
 	"service/webhook"
 )
 
-// fixedHealth is the health of a service with every possible problem.
+// fixedHealth returns the health of a service with every possible problem.
 func fixedHealth() health {
 	id := func(n int) string { return fmt.Sprintf("0195%04x-0000-7000-8000-0000beef%04x", n, n) }
 	alert := func(n int, name webhook.AlertName, status webhook.Status, made int) record.Alert {
@@ -54,7 +54,7 @@ func fixedHealth() health {
 	return h
 }
 
-// fixedIncidents has one open incident of each kind: two with one cause, one of a server that
+// fixedIncidents returns one open incident of each kind: two with one cause, one of a server that
 // rejects some events, and one of a disabled subscription.
 func fixedIncidents() openIncidents {
 	id := func(n int) string { return fmt.Sprintf("0196%04x-0000-7000-8000-0000beef%04x", n, n) }
@@ -237,7 +237,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 	})
 }
 
-// retain removes what is older than the retention period, until the result is called.
+// retain removes what is older than the retention period, until stop is called.
 func retain(t *testing.T, s *store.Store, all time.Duration) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)

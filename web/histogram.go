@@ -12,8 +12,8 @@ import (
 // histogramBars is the approximate maximum number of bars in a histogram.
 const histogramBars = 48
 
-// histogramSteps are the possible durations of a bar. Those below an hour use the statistics by
-// minute, which are kept for two days.
+// histogramSteps are the possible durations of a bar. Durations below an hour use the statistics by
+// minute, which the store keeps for two days.
 var histogramSteps = []time.Duration{
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute,
 	time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour, 30 * 24 * time.Hour,
@@ -46,9 +46,9 @@ func histogramRange(r webhook.TimeRange, now time.Time) (from, to time.Time, ste
 	return from, to, step
 }
 
-// histogram draws the results of attempts above a list of deliveries, nil when there are none. It
-// covers the time range, the program and the one subscription of the list. Other filters do not
-// apply to it; rest reports whether some are set.
+// histogram draws the results of attempts above a list of deliveries, nil if there are none. It
+// covers the list's time range, program and single subscription. It does not apply other filters;
+// rest reports whether some are set.
 func (h *deliveryPages) histogram(r *request, v *ui.Listing) (c *ui.Chart, rest bool, err error) {
 	q := &v.Query
 	from, to, step := histogramRange(q.Ranges["created_at"], r.clock.Now)

@@ -21,14 +21,14 @@ import (
 	"service/webhook"
 )
 
-// localSignInAllowed reports whether an admin may sign in with a password or a passkey. While
-// there is an OpenID Connect provider, only owners may, and only those with a password:
-// everyone else loses access with their group at the provider.
+// localSignInAllowed reports whether an admin may sign in with a password or a passkey. If an
+// OpenID Connect provider is configured, only owners with a password may: everyone else loses
+// access with their group at the provider.
 func (h *site) localSignInAllowed(a *webhook.Admin) bool {
 	return h.cfg.OIDC == nil || a.Role == webhook.RoleOwner && a.HasPassword
 }
 
-// noPassword is the problem of an admin without a password that can be used.
+// noPassword is the problem of an admin without a usable password.
 func (h *site) noPassword() *problem {
 	return &problem{status: http.StatusConflict, title: "You sign in without a password",
 		text: "Your account signs in with " + cmp.Or(h.providerName(), "OpenID Connect") + ". Nothing was changed."}
@@ -55,8 +55,8 @@ const flowCookie = "oidc"
 // maxSpentFlows bounds the memory of a flowKeeper.
 const maxSpentFlows = 10_000
 
-// flowKeeper keeps flows in cookies, so that strangers who begin many fill no memory. A flow
-// ends once; a restart ends all.
+// flowKeeper keeps flows in cookies, so that strangers who begin many flows fill no memory. A flow
+// ends once; a restart ends all flows.
 type flowKeeper struct {
 	key [32]byte
 
@@ -93,7 +93,7 @@ func (k *flowKeeper) mac(body []byte) []byte {
 	return m.Sum(nil)
 }
 
-// find returns the flow of a cookie. It must have the state of the response, which another
+// find returns the flow in a cookie. The flow must have the state of the response, which another
 // site that leads a browser here does not know.
 func (k *flowKeeper) find(value, state string) (f keptFlow, ok bool) {
 	b64 := base64.RawURLEncoding.Strict()
@@ -106,7 +106,7 @@ func (k *flowKeeper) find(value, state string) (f keptFlow, ok bool) {
 	return f, f.Flow.State != "" && hmac.Equal([]byte(state), []byte(f.Flow.State)) && time.Now().Before(f.Expires)
 }
 
-// spend ends a flow. Of all calls for one flow, one gets true.
+// spend ends a flow. Of all calls for one flow, one returns true.
 func (k *flowKeeper) spend(f *keptFlow) bool {
 	now := time.Now()
 	k.mu.Lock()
@@ -131,11 +131,11 @@ func (k *flowKeeper) spend(f *keptFlow) bool {
 	return true
 }
 
-// identityTries is the kind of sign-ins through the provider in the limits of wrong passwords:
-// those that fail cost requests to the provider.
+// identityTries is the kind under which the limits of wrong passwords count sign-ins through the
+// provider: failed ones cost requests to the provider.
 const identityTries = "oidc "
 
-// allowIdentity counts a sign-in through the provider, which the caller refunds if it succeeds.
+// allowIdentity counts a sign-in through the provider. The caller refunds it on success.
 func (h *signInPages) allowIdentity(r *request) (counted []ratelimit.Try, wait time.Duration, err error) {
 	device, known, err := h.sessions.deviceOfAny(r)
 	if err != nil {
@@ -149,9 +149,9 @@ func (h *signInPages) allowIdentity(r *request) (counted []ratelimit.Try, wait t
 	return counted, wait, nil
 }
 
-// beginIdentity leads to the provider. It is a GET: the policy of the pages lets forms go
-// nowhere else, redirects included. A page of another site cannot begin a flow, whose end replaces
-// the session of the browser and can change the role: its visitor gets the sign-in page.
+// beginIdentity redirects to the provider. It is a GET, because the policy of the pages forbids
+// forms to go elsewhere, even by redirects. A page of another site must not begin a flow, whose end
+// replaces the session of the browser and can change the role: its visitor gets the sign-in page.
 func (h *signInPages) beginIdentity(r *request) (response, error) {
 	if h.cfg.OIDC == nil {
 		return notFound(r)
@@ -178,13 +178,13 @@ func (h *signInPages) beginIdentity(r *request) (response, error) {
 	return response{location: address, cookies: []*http.Cookie{h.sessions.cookie(flowCookie, value, flowLife)}}, nil
 }
 
-// endIdentity signs in who comes back from the provider.
+// endIdentity signs in a visitor whom the provider has sent back.
 func (h *signInPages) endIdentity(r *request) (response, error) {
 	switch {
 	case h.cfg.OIDC == nil:
 		return notFound(r)
 	case r.Method != http.MethodGet:
-		return response{location: "/sign-in"}, nil // a HEAD must not use up the code
+		return response{location: "/sign-in"}, nil // HEAD must not use up the code
 	}
 	query := r.URL.Query()
 	var flow keptFlow
@@ -227,7 +227,7 @@ func (h *signInPages) endIdentity(r *request) (response, error) {
 	return a, err
 }
 
-// errFlowSpent means that the response of a flow was sent twice.
+// errFlowSpent means that the response to a flow was sent twice.
 var errFlowSpent = errors.New("the response was used already")
 
 // identityFault shows why the provider did not sign in a visitor. It returns other errors
@@ -327,7 +327,7 @@ func admissionEntries(r *request, got *people.Admission) (all []webhook.AuditEnt
 	return append(all, begun)
 }
 
-// raised says what a higher role ended, see [people.Admission].
+// raised describes what a higher role ended, see [people.Admission].
 func raised(got *people.Admission) string {
 	var all []string
 	if got.HadPassword {
@@ -345,8 +345,8 @@ func raised(got *people.Admission) string {
 	return "; ended " + strings.Join(all, ", ")
 }
 
-// refuseIdentity records that an identity was refused, and returns why. Sessions that the
-// admin still has end.
+// refuseIdentity records that an identity was refused, and returns the reason. It ends sessions
+// that the admin still has.
 func (h *signInPages) refuseIdentity(r *request, id webhook.Identity, why string, p *problem) (response, error) {
 	err := h.store.Write(r, func(sw store.Write) error {
 		e := webhook.AuditEntry{Admin: webhook.Provider, Address: addressText(r), RequestID: r.id, Action: webhook.ActionSessionRefuse,

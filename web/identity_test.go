@@ -21,7 +21,7 @@ import (
 
 const callback = oidc.CallbackPath
 
-// withProvider returns the admin UI with a provider, and an owner with a password.
+// withProvider returns the admin UI with a provider, and creates an owner with a password.
 func withProvider(t *testing.T, p *rogue, log *bytes.Buffer) *Web {
 	t.Helper()
 	w := testWeb(t, func(c *Config) {
@@ -93,7 +93,7 @@ func TestIdentitySignIn(t *testing.T) {
 	v.do("GET", "/tokens/new").want(t, 403, "")
 	v.do("GET", "/admins").want(t, 200, "OpenID Connect")
 
-	// The role is that of the groups at each sign-in, the highest of them.
+	// At each sign-in the role is the highest role of the visitor's groups.
 	p.set(func() {
 		p.claims["groups"] = []string{"staff"}
 		p.claims["realm"] = map[string]any{"roles": []string{"boss"}}
@@ -108,7 +108,7 @@ func TestIdentitySignIn(t *testing.T) {
 		t.Errorf("got %d admins", n)
 	}
 
-	// Who has no group any more gets nothing, and loses the sessions.
+	// A visitor who has lost all groups gets no access, and loses all sessions.
 	p.set(func() { p.claims["groups"] = []string{"other"} })
 	v.fresh().through(p).want(t, 403, "No role for this account")
 	v.do("GET", "/account").want(t, 401, "")
@@ -226,8 +226,8 @@ func TestIdentityAttacks(t *testing.T) {
 	}
 }
 
-// run signs in through an identity provider that attacks: no session, no admin and no secret comes
-// of it.
+// run signs in through an identity provider that attacks: the result must be no session, no admin
+// and no secret.
 func (tt *identityAttack) run(t *testing.T) {
 	t.Helper()
 	p, log := newRogue(t), new(bytes.Buffer)
@@ -266,7 +266,8 @@ func (tt *identityAttack) run(t *testing.T) {
 	}
 }
 
-// TestIdentityReplay checks that a response is good once, in the browser that began the flow.
+// TestIdentityReplay checks that a response is valid once, and only in the browser that began the
+// flow.
 func TestIdentityReplay(t *testing.T) {
 	p := newRogue(t) // which accepts a code any number of times
 	w := withProvider(t, p, nil)
@@ -281,14 +282,14 @@ func TestIdentityReplay(t *testing.T) {
 	forged.Value = strings.Replace(forged.Value, ".", "A.", 1)
 	v.fresh().do("GET", q, "Cookie", flowCookie+"="+forged.Value).want(t, 400, "started in another browser")
 	v.do("GET", q).want(t, 303, "")
-	v.do("GET", q).want(t, 400, "started in another browser") // its cookie is gone
+	v.do("GET", q).want(t, 400, "started in another browser") // the flow's cookie is gone
 	v.fresh().do("GET", q, "Cookie", flowCookie+"="+flow.Value).want(t, 401, "could not be verified")
 	if n := p.count["/token"]; n != 1 {
 		t.Errorf("the code was sent %d times", n)
 	}
 }
 
-// TestIdentityFlowExpires checks that a flow ends after its time, and that one ends once.
+// TestIdentityFlowExpires checks that a flow expires, and that it ends only once.
 func TestIdentityFlowExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFlowKeeper()
@@ -319,7 +320,8 @@ func TestIdentityFlowExpires(t *testing.T) {
 	})
 }
 
-// TestIdentityClock accepts a token that expired less than a minute ago: clocks differ.
+// TestIdentityClock checks that a token that expired less than a minute ago is accepted: clocks
+// differ.
 func TestIdentityClock(t *testing.T) {
 	p := newRogue(t)
 	w := withProvider(t, p, nil)
@@ -328,10 +330,10 @@ func TestIdentityClock(t *testing.T) {
 	p.set(func() {
 		maps.Copy(p.claims, map[string]any{"exp": nil, "iat": time.Now().Add(30 * time.Second).Unix()})
 	})
-	visit(t, w).through(p).want(t, 401, "") // a token without an end
+	visit(t, w).through(p).want(t, 401, "") // a token without an expiry
 }
 
-// TestIdentityRotation checks that a key that the provider adds is known at once.
+// TestIdentityRotation checks that a key that the provider adds is accepted at once.
 func TestIdentityRotation(t *testing.T) {
 	p := newRogue(t)
 	w := withProvider(t, p, nil)
@@ -342,7 +344,7 @@ func TestIdentityRotation(t *testing.T) {
 	visit(t, w).through(p).want(t, 401, "could not be verified")
 }
 
-// TestIdentityUserInfo takes claims from UserInfo that the ID token does not have.
+// TestIdentityUserInfo takes claims from UserInfo that the ID token lacks.
 func TestIdentityUserInfo(t *testing.T) {
 	p := newRogue(t)
 	w := withProvider(t, p, nil)
@@ -353,10 +355,10 @@ func TestIdentityUserInfo(t *testing.T) {
 	v := visit(t, w)
 	v.through(p).want(t, 303, "")
 	v.do("GET", "/account").want(t, 200, "Signed in as info@example.com with the role operator")
-	// That another address is verified says nothing of the one in the ID token.
+	// A verified address in UserInfo does not verify the address in the ID token.
 	p.set(func() { p.claims["email"], p.claims["sub"], p.info["sub"] = testAdmin, "sub-3", "sub-3" })
 	v.fresh().through(p).want(t, 403, "has not verified the address")
-	// Nor does the claim of an ID token without an address say anything of that of UserInfo.
+	// Nor does the claim of an ID token without an address verify the address in UserInfo.
 	p.set(func() {
 		p.claims["email"], p.claims["email_verified"] = nil, true
 		p.info["email"] = testAdmin
@@ -365,8 +367,8 @@ func TestIdentityUserInfo(t *testing.T) {
 	v.fresh().through(p).want(t, 403, "has not verified the address")
 }
 
-// TestIdentityAddressRole checks that an address decides a role only while the provider says that
-// it has verified that address: visitors enter addresses themselves.
+// TestIdentityAddressRole checks that an address decides a role only if the provider says that it
+// has verified the address: visitors enter addresses themselves.
 func TestIdentityAddressRole(t *testing.T) {
 	const chief, phone, namespaced = "chief@example.com", "+15550100", "https://corp.example/email"
 	type c = map[string]any
@@ -417,7 +419,7 @@ func TestIdentityAddressRole(t *testing.T) {
 	}
 }
 
-// TestIdentityProviderDown starts while the provider is down, says so, and recovers.
+// TestIdentityProviderDown starts while the provider is down, reports that, and recovers.
 func TestIdentityProviderDown(t *testing.T) {
 	p := newRogue(t)
 	p.broken = "/.well-known/openid-configuration"
@@ -449,7 +451,7 @@ func TestIdentityProviderDown(t *testing.T) {
 	})
 }
 
-// TestIdentityMetadata refuses metadata that does not fit.
+// TestIdentityMetadata refuses unsuitable metadata.
 func TestIdentityMetadata(t *testing.T) {
 	for name, value := range map[string]any{
 		"issuer": "https://evil.example", "authorization_endpoint": "http://login.example/auth", "token_endpoint": "",
@@ -468,7 +470,7 @@ func TestIdentityMetadata(t *testing.T) {
 	visit(t, withProvider(t, p, nil)).do("GET", "/sign-in/oidc").want(t, 503, "does not respond as expected")
 }
 
-// TestIdentityLimit limits failed sign-ins of a network. Passwords and known browsers are not
+// TestIdentityLimit limits failed sign-ins per network. Passwords and known browsers are not
 // affected, and the networks of an IPv6 site share a limit.
 func TestIdentityLimit(t *testing.T) {
 	p := newRogue(t)
@@ -494,7 +496,7 @@ func TestIdentityLimit(t *testing.T) {
 	v.through(p).want(t, 429, "")
 	known.through(p).want(t, 303, "")
 
-	// Many networks of one IPv6 site, and one of another.
+	// Many networks of one IPv6 site, and one network of another site.
 	from := func(address string) *request {
 		r := httptest.NewRequestWithContext(t.Context(), "GET", callback, nil)
 		r.RemoteAddr = "[" + address + "]:1234"
@@ -532,8 +534,8 @@ func TestIdentityFromAnotherSite(t *testing.T) {
 	}
 }
 
-// TestIdentityRaised signs in an admin whom the provider makes an owner: the password, passkeys
-// and sessions of before end, and the audit log says so.
+// TestIdentityRaised signs in an admin whom the provider makes an owner: the password, passkeys and
+// earlier sessions end, and the audit log records that.
 func TestIdentityRaised(t *testing.T) {
 	p := newRogue(t)
 	w := withProvider(t, p, nil)
@@ -560,7 +562,7 @@ func TestIdentityRaised(t *testing.T) {
 	}
 }
 
-// The provider says that the address is not verified: no admin is created or found by it.
+// If the provider says that an address is unverified, no admin is created or found by it.
 func TestIdentityRefutedAddress(t *testing.T) {
 	for _, no := range []any{false, "false", "no"} {
 		p := newRogue(t)
@@ -576,7 +578,7 @@ func TestIdentityRefutedAddress(t *testing.T) {
 	}
 }
 
-// TestIdentityPasswords checks who signs in with a password while there is a provider.
+// TestIdentityPasswords checks who may sign in with a password when a provider is configured.
 func TestIdentityPasswords(t *testing.T) {
 	p := newRogue(t)
 	w := withProvider(t, p, nil)
@@ -604,11 +606,11 @@ func TestIdentityPasswords(t *testing.T) {
 	v.post("/admins/invite", "email=x@example.com&role=viewer").want(t, 422, "must be owner")
 	v.post("/admins/invite", "email=x@example.com&role=owner").want(t, 200, "Copy the link now")
 
-	// The admin of the provider has no password to guess.
+	// An admin from the provider has no password to guess.
 	visit(t, w).through(p).want(t, 303, "")
 	visit(t, w).post("/sign-in", "email=cy@example.com&password=anything-at-all").want(t, 401, "Wrong email or password")
 
-	// An admin with the verified address gets the identity, and the role of the groups.
+	// An admin with the verified address gets the identity, and the role of its groups.
 	p.set(func() { p.claims["email"], p.claims["sub"] = "owner@example.com", "sub-owner" })
 	v.through(p).want(t, 303, "")
 	v.do("GET", "/account").want(t, 200, "Signed in as owner@example.com with the role operator")
@@ -652,7 +654,7 @@ func TestIdentityKeptForm(t *testing.T) {
 	v.post("/sign-in", kept.Encode()).want(t, 200, "https://hooks.example.com/kept")
 }
 
-// TestNoProvider has no trace of a provider.
+// TestNoProvider checks that the pages do not mention a provider if none is configured.
 func TestNoProvider(t *testing.T) {
 	w := testWeb(t, nil)
 	makeAdmin(t, w, testAdmin)

@@ -22,11 +22,11 @@ type incidentPages struct{ *site }
 const (
 	// overviewIncidents is how many open incidents the overview reads.
 	overviewIncidents = 50
-	// overviewRows is how many rows of them it shows.
+	// overviewRows is how many rows of open incidents the overview shows.
 	overviewRows = 6
-	// pageIncidents is how many open incidents, and how many resolved ones, the page of incidents shows.
+	// pageIncidents is how many open and how many resolved incidents the incidents page shows.
 	pageIncidents = 100
-	// recentlyResolved is how long a resolved incident is on that page.
+	// recentlyResolved is how long the incidents page shows a resolved incident.
 	recentlyResolved = 24 * time.Hour
 	// allIncidentsParameter lists all incidents, newest first, in pages.
 	allIncidentsParameter = "all"
@@ -35,8 +35,8 @@ const (
 // incidentPath returns the path of the incident page.
 func incidentPath(id string) string { return "/incidents/" + url.PathEscape(id) }
 
-// openIncidents are the open incidents that a page shows, and on the overview those that ended with
-// deliveries to resend.
+// openIncidents are the open incidents that a page shows. On the overview they include ended
+// incidents that left deliveries to resend.
 type openIncidents struct {
 	groups []incidentGroup // the most severe first
 	shown  int             // number of open incidents in groups
@@ -51,7 +51,7 @@ type incidentGroup struct {
 	result  string
 	severe  bool
 	since   time.Time // the first failure
-	success time.Time // last success of any of them; zero if unknown
+	success time.Time // last success of any incident; zero if unknown
 	waiting int
 	more    bool // waiting counts are lower bounds
 	failed  int64
@@ -64,7 +64,7 @@ type incidentRow struct {
 }
 
 // readOpenIncidents reads at most limit open incidents of a program, or of all for "", and groups
-// them in at most rows rows.
+// them into at most rows rows.
 func (h *site) readOpenIncidents(ctx context.Context, program string, limit, rows int) (o openIncidents, err error) {
 	all, err := h.store.Incidents().Open(ctx, program, limit, record.MaxWaiting)
 	if err != nil {
@@ -81,7 +81,8 @@ func (h *site) readOpenIncidents(ctx context.Context, program string, limit, row
 	return o, nil
 }
 
-// groupIncidents groups incidents by cause: failing before degraded, then by how many events wait.
+// groupIncidents groups incidents by cause. It sorts failing before degraded, then by the number of
+// waiting events.
 func groupIncidents(all []webhook.Incident) (groups []incidentGroup) {
 	type cause struct{ origin, result string }
 	at := make(map[cause]int)
@@ -131,7 +132,7 @@ func (g *incidentGroup) add(i *webhook.Incident) {
 	g.failed += i.Failed
 }
 
-// state is the state whose color and symbol the group has.
+// state is the state that sets the group's color and symbol.
 func (g *incidentGroup) state() string {
 	switch {
 	case g.severe:
@@ -142,10 +143,10 @@ func (g *incidentGroup) state() string {
 	return "success"
 }
 
-// open reports whether the incidents of the group are open. A group of several is.
+// open reports whether the incidents of the group are open. A group of several always is.
 func (g *incidentGroup) open() bool { return g.all[0].Open() }
 
-// left reports whether deliveries of the group failed and are not delivered since.
+// left reports whether failed deliveries of the group remain undelivered.
 func (g *incidentGroup) left() bool {
 	return slices.ContainsFunc(g.all, func(i incidentRow) bool { return i.Open() && i.Failed > 0 || i.Undelivered > 0 })
 }
@@ -205,8 +206,7 @@ var errorTitles = map[webhook.ErrorCode]string{
 	webhook.ErrorInterrupted: "interrupted",
 }
 
-// incidentState returns the state whose color and symbol an incident has, and the
-// word for it.
+// incidentState returns the state that sets an incident's color and symbol, and the word for it.
 func incidentState(i *webhook.Incident) (state, word string) {
 	switch {
 	case !i.Open():
@@ -270,22 +270,22 @@ func resendFrom(i *webhook.Incident) time.Time {
 	return i.FirstFailure.Add(-24 * time.Hour)
 }
 
-// canResend reports whether events of the failed deliveries of an incident are left to resend.
+// canResend reports whether events of an incident's failed deliveries remain to be resent.
 func canResend(i *webhook.Incident) bool {
 	return i.Undelivered > 0 && i.ClosedBy != webhook.IncidentDeleted && i.URL != ""
 }
 
-// incidentList is the page of incidents: without filters the open and recently resolved ones,
-// otherwise a page of those that match.
+// incidentList is the incidents page: without filters the open and recently resolved incidents,
+// otherwise a page of matching ones.
 type incidentList struct {
 	list     *ui.Listing
-	overview bool // there are no filters
+	overview bool // no filter is set
 	open     openIncidents
-	resolved bool            // more were resolved recently than rows has
-	rows     []incidentGroup // the recently resolved ones, or the page; a row each
+	resolved bool            // more were resolved recently than rows contains
+	rows     []incidentGroup // the recently resolved incidents, or the page; one row each
 	pager    ui.Pager
 	next     string // the address of the next page, "" on the last
-	failed   string // the id of this request when the rows could not be loaded, "" when they could
+	failed   string // the ID of this request if the rows could not be loaded, "" if they could
 	curl     string
 }
 
@@ -363,10 +363,10 @@ func (h *incidentPages) readList(r *request, l *incidentList) (err error) {
 
 // incidentView is the page of one incident.
 type incidentView struct {
-	incidentGroup // of this one
+	incidentGroup // contains only this incident
 	*incidentRow
 	timeline []timelineEntry
-	access   *portalAccess // in the message for the partner, nil for none
+	access   *portalAccess // included in the message for the partner, nil for none
 	curl     string
 }
 
@@ -393,7 +393,8 @@ func (h *incidentPages) incidentFrame(r *request, v *incidentView) ui.Frame {
 	return f
 }
 
-// addPortalLink creates a portal link for the partner, which the message of this response has.
+// addPortalLink creates a portal link and includes it in the message for the partner, in this
+// response only.
 func (h *incidentPages) addPortalLink(r *request, v *incidentView) (response, error) {
 	n := webhook.NewPortalLink{ProgramID: v.ProgramID, Role: webhook.PortalRole(r.PostForm.Get("role")),
 		ExpiresAt: r.clock.Now.Add(webhook.DefaultPortalLinkLife)}
@@ -414,12 +415,12 @@ func (h *incidentPages) addPortalLink(r *request, v *incidentView) (response, er
 // timelineEntry is an entry of a timeline as it is shown.
 type timelineEntry struct {
 	webhook.IncidentEntry
-	probes int       // with the same result, one after the other
-	last   time.Time // when the last of them ended
+	probes int       // consecutive probes with the same result
+	last   time.Time // the end of the last probe
 }
 
-// foldProbes makes one entry of probes that follow each other and have the same result. It has the
-// time of the first, and the delivery of the last.
+// foldProbes merges consecutive probes with the same result into one entry. The entry has the time
+// of the first probe and the delivery of the last.
 func foldProbes(entries []webhook.IncidentEntry) (folded []timelineEntry) {
 	for _, e := range entries {
 		if e.Probe == nil {
@@ -460,7 +461,7 @@ func probeText(p *webhook.IncidentProbe) string {
 	return incidentResult(&webhook.Incident{ResponseStatus: p.ResponseStatus, Error: p.Error})
 }
 
-// probesBefore is how many failed probes of an incident are not in its timeline.
+// probesBefore returns the number of failed probes that the timeline omits.
 func (v *incidentView) probesBefore() int {
 	n := v.Probes
 	for _, e := range v.Timeline {
@@ -483,8 +484,8 @@ func waitingOf(i *webhook.Incident) string {
 	return waitingText(i.WaitingEvents, i.WaitingMore, i.Failed)
 }
 
-// disabledText describes what happens to the events of a disabled subscription: the ones already
-// waiting, and the ones published later.
+// disabledText describes what happens to the events of a disabled subscription: the waiting events,
+// and those published later.
 func disabledText(i *webhook.Incident) string {
 	if i.WaitingEvents == 0 {
 		return "new events are not delivered"
@@ -505,8 +506,8 @@ func failedDeliveries(i *webhook.Incident) string {
 	return ui.Address("/deliveries", values)
 }
 
-// failedOutcome describes what became of the failed deliveries of a resolved incident, "" if it had
-// none. at is when the last of them was delivered again, zero to leave that out.
+// failedOutcome describes the outcome of a resolved incident's failed deliveries, "" if it had
+// none. at is when the last of them was delivered again, zero to omit that.
 func failedOutcome(i *webhook.Incident) (text string, at time.Time) {
 	n := ui.Number(i.Failed)
 	switch {
@@ -575,8 +576,8 @@ func resentEvents(r *webhook.IncidentResend) string {
 	return webhook.Count(int(r.Events), "event") + " resent"
 }
 
-// resentText describes in what it was resent, by whom, and the results: in 5 deliveries by
-// ada@example.com: 4 succeeded, 1 failed.
+// resentText describes a resend: the deliveries, who started it, and the results, such as "in 5
+// deliveries by ada@example.com: 4 succeeded, 1 failed".
 func resentText(r *webhook.IncidentResend) string {
 	text := "in " + deliveriesOf(int(r.Deliveries)) + " by " + cmp.Or(ui.Visible(r.Admin), "API")
 	switch {

@@ -20,7 +20,7 @@ import (
 	"service/webhook"
 )
 
-// The message for the partner says what fails, since when, with an example and what to check. It
+// The message for the partner says what fails and since when, with an example and what to check. It
 // omits the query of the URL.
 func TestPartnerMessage(t *testing.T) {
 	i := groupNamed(t, "hooks.example").all[0].Incident
@@ -75,8 +75,8 @@ func groupNamed(t *testing.T, host string) incidentGroup {
 	return incidentGroup{}
 }
 
-// An owner adds a portal link to the message. It is in that response only, and in the audit log
-// without its code.
+// An owner adds a portal link to the message. Only that response contains the link, and the audit
+// log omits its code.
 func TestPartnerMessageWithPortalLink(t *testing.T) {
 	f := furnish(t)
 	path := f.path("/incidents/{id}")
@@ -103,7 +103,7 @@ func TestPartnerMessageWithPortalLink(t *testing.T) {
 	}
 }
 
-// Probes that follow each other and have the same result are one entry of the timeline.
+// Consecutive probes with the same result form one entry of the timeline.
 func TestFoldProbes(t *testing.T) {
 	var entries []webhook.IncidentEntry
 	for n, status := range []int{0, 401, 401, 403, 0, 401} {
@@ -127,7 +127,7 @@ func TestFoldProbes(t *testing.T) {
 	}
 }
 
-// A resolved incident ends with what became of its failed deliveries.
+// The timeline of a resolved incident ends with the outcome of its failed deliveries.
 func TestFailedOutcome(t *testing.T) {
 	for _, test := range []struct {
 		incident webhook.Incident
@@ -149,8 +149,8 @@ func TestFailedOutcome(t *testing.T) {
 	}
 }
 
-// The page of incidents shows the open ones, the most severe first, and those that were resolved in
-// the last 24 hours. All others are in the list of all.
+// The incidents page shows the open incidents, the most severe first, and those resolved in the
+// last 24 hours. All others are in the complete list.
 func TestIncidentOverview(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestIncidentOverview(t *testing.T) {
 }
 
 // From the first permanent failure until it is closed, an incident is on the overview, in the bar
-// of every page and in the list. Its page has its timeline.
+// of every page and in the list. Its page shows its timeline.
 func TestIncidentPages(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestIncidentResult(t *testing.T) {
 	}
 }
 
-// The top bar names what is not well although the service is ready.
+// The top bar names what is wrong even if the service is ready.
 func TestStatusNamesTrouble(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{Dir: t.TempDir(), MinFreeDisk: 1 << 60})
 	must(t, err)

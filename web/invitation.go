@@ -88,8 +88,7 @@ type acceptForm struct {
 	errors     []ui.FieldError
 }
 
-// invitation returns the open invitation of the link, or a problem when the link is
-// invalid.
+// invitation returns the open invitation of the link, or a problem if the link is invalid.
 func (h *signInPages) invitation(r *request) (*acceptForm, error) {
 	code := r.PathValue("code")
 	in, open, err := h.store.Admins().Invitation(r.Context(), code)
@@ -107,7 +106,7 @@ func (h *signInPages) invitation(r *request) (*acceptForm, error) {
 	return &acceptForm{action: "/invitation/" + code, invitation: in}, nil
 }
 
-// invalidInvitation gives one answer for a link that was used, has expired, was revoked or never
+// invalidInvitation returns one problem for a link that was used, has expired, was revoked or never
 // existed.
 func invalidInvitation() *problem {
 	return &problem{
@@ -117,7 +116,7 @@ func invalidInvitation() *problem {
 	}
 }
 
-// showInvitation only shows a button: link previews, such as those of chats, load the page but do
+// showInvitation shows only a button: link previews, such as those of chats, load the page but do
 // not press buttons.
 func (h *signInPages) showInvitation(r *request) (response, error) {
 	f, err := h.invitation(r)
@@ -127,8 +126,8 @@ func (h *signInPages) showInvitation(r *request) (response, error) {
 	return response{page: invitationPage(h.frame(r, "Invitation"), f), secret: true}, nil
 }
 
-// acceptInvitation opens the form for a password or, with one, creates the admin and
-// signs in.
+// acceptInvitation shows the form for a password or, given a password, creates the admin and signs
+// in.
 func (h *signInPages) acceptInvitation(r *request) (response, error) {
 	f, err := h.invitation(r)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 var invitationLink = regexp.MustCompile(`https://service\.example(/invitation/[A-Za-z0-9_-]{43})<`)
 
-// invite lets an owner invite someone, and returns the path of the link.
+// invite invites a person as an owner does, and returns the path of the link.
 func (v visitor) invite(email string, role webhook.Role) string {
 	v.t.Helper()
 	p := v.send("/admins/invite", "email", email, "role", string(role))

@@ -10,12 +10,12 @@ import (
 )
 
 // maxKeptForm bounds the size in bytes of a form that is kept while its visitor signs in. The
-// sign-in page carries it, escaped twice; the server stores nothing.
+// sign-in page carries the form, escaped twice; the server stores nothing.
 const maxKeptForm = maxForm / 4
 
 // keptForm is a form that was submitted after its session had ended.
 type keptForm struct {
-	to      string     // path that it was submitted to, "" for none
+	to      string     // path that the form was submitted to, "" for none
 	fields  url.Values // without secrets
 	secrets []string   // names of the secret fields, which have to be typed again
 }
@@ -24,7 +24,7 @@ type keptForm struct {
 var secretFields = []string{"password", "again", "current", "authorization", "headers", "own_secret", "credential"}
 
 // keepForm reads the form of a request without a session. It returns nil for a button without
-// fields, which is easily pressed again.
+// fields, which the visitor can easily press again.
 func keepForm(r *request) *keptForm {
 	to := localPath(r.URL.RequestURI(), "")
 	if r.Method != http.MethodPost || to == "" {

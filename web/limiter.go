@@ -14,9 +14,9 @@ import (
 // deviceLimit and sessionLimit limit wrong passwords from a browser that the admin has signed in
 // with before. Tries from other browsers do not count against them.
 //
-// The other limits apply to unknown browsers. addressLimit applies to each network. A network
-// within ownLimit, and an IPv6 network also within siteLimit, is not affected by wrong passwords
-// from others. Beyond that it shares adminLimit, the limit per admin, with all others: an
+// The other limits apply to unknown browsers. addressLimit applies per network. Wrong passwords
+// from other networks do not affect a network within ownLimit, nor an IPv6 network also within
+// siteLimit. Beyond that, a network shares adminLimit, the limit per admin, with all others: an
 // attacker with many addresses gets few guesses.
 var (
 	addressLimit = ratelimit.Limit{Name: "address", Burst: 10, Interval: time.Minute}
@@ -30,16 +30,16 @@ var (
 // maxLimitKeys bounds the memory of a limiter.
 const maxLimitKeys = 10_000
 
-// allowUnknown is [ratelimit.Limiter.Allow] for a browser that has not signed in as an admin before.
-// rank orders browsers that wait for their password to be hashed, lowest first: it is the number of
-// wrong passwords from the same site. The caller refunds what was counted if the password is right or
-// was not checked.
+// allowUnknown is [ratelimit.Limiter.Allow] for a browser that has not signed in as an admin
+// before. rank orders browsers that wait for their password to be hashed, lowest first: it is the
+// number of wrong passwords from the same site. The caller refunds counted if the password is right
+// or was not checked.
 func allowUnknown(t *ratelimit.Limiter, from netip.Addr, email string) (counted []ratelimit.Try, rank int, wait time.Duration) {
 	return allowUnknownOf(t, "", from, email)
 }
 
-// allowUnknownOf is allowUnknown for tries of a kind, which are counted apart from others. key is
-// what all beyond their own limits share.
+// allowUnknownOf is allowUnknown for tries of a kind, which count separately. All browsers beyond
+// their own limits share key.
 func allowUnknownOf(
 	t *ratelimit.Limiter, kind string, from netip.Addr, key string,
 ) (counted []ratelimit.Try, rank int, wait time.Duration) {
@@ -60,8 +60,8 @@ func allowUnknownOf(
 }
 
 const (
-	siteBits   = 48  // of an IPv6 address: the size of the network that a provider assigns to one customer
-	sharedRank = 100 // of a browser that is within adminLimit only; no other rank is higher
+	siteBits   = 48  // of an IPv6 address: the network that a provider assigns to one customer
+	sharedRank = 100 // of a browser that is only within adminLimit; no rank is higher
 )
 
 // Limits for password hashing, which is slow by design.
@@ -71,9 +71,9 @@ const (
 )
 
 // passwordHasher bounds concurrent password hashing and its queues. Unknown devices hash one at a
-// time, so that a slot is always free for known ones. They wait in the order of their rank. The
+// time, so that a slot is always free for known devices. They wait in the order of their rank. The
 // queue is short, and a lower rank displaces a higher one, so that many browsers with wrong
-// passwords do not lock out one without any.
+// passwords do not lock out a browser without any.
 type passwordHasher struct {
 	slots      chan struct{}
 	knownQueue chan struct{}
@@ -82,11 +82,11 @@ type passwordHasher struct {
 	running bool        // an unknown device holds the turn
 	waiting []*hashTurn // unknown devices, in the order of arrival
 
-	hashed func() // called after each hash; nil except in tests with fake time, which does not pass while the CPU computes
+	hashed func() // called after each hash; nil except in tests, whose fake time does not pass during computation
 }
 
-// hashTurn is an unknown device in the queue. ready receives nil when it may hash, or errBusy
-// when another displaced it.
+// hashTurn is an unknown device in the queue. ready receives nil when the device may hash, or
+// errBusy if another displaced it.
 type hashTurn struct {
 	rank  int
 	ready chan error
@@ -104,8 +104,8 @@ func (errBusy) Error() string { return "too many passwords are being hashed" }
 // knownDevice is the rank of a device that the admin has signed in with before.
 const knownDevice = -1
 
-// do calls hash once a slot is free. The error is errBusy when the queue is full, or
-// that of the context.
+// do calls hash once a slot is free. The error is errBusy if the queue is full, or the context's
+// error.
 func (h *passwordHasher) do(ctx context.Context, rank int, hash func()) error {
 	if rank == knownDevice {
 		select {
@@ -151,13 +151,13 @@ func (h *passwordHasher) takeTurn(ctx context.Context, rank int) error {
 	}
 	h.mu.Unlock()
 	if i < 0 && <-t.ready == nil {
-		h.endTurn() // it received its turn at the same moment
+		h.endTurn() // t received its turn at the same moment
 	}
 	return ctx.Err()
 }
 
-// enqueue gives t its turn if no other has it, and otherwise queues it. In a full queue it
-// displaces the newest entry with the highest rank, if that is higher than the rank of t.
+// enqueue gives t the turn if no other device has it, and otherwise queues t. In a full queue t
+// displaces the newest entry with the highest rank, if that rank is higher than t's.
 func (h *passwordHasher) enqueue(t *hashTurn) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,11 +202,11 @@ func (h *passwordHasher) endTurn() {
 
 // addressOf returns the address that a request came from; it is invalid when unknown.
 func addressOf(r *request) netip.Addr {
-	a, _ := netip.ParseAddrPort(r.RemoteAddr) // all unparsable addresses count as one sender
+	a, _ := netip.ParseAddrPort(r.RemoteAddr) // all unparsable addresses share one limit
 	return a.Addr().Unmap().WithZone("")
 }
 
-// addressText returns addressOf in its stored form, "" when unknown.
+// addressText returns addressOf in its stored form, "" if unknown.
 func addressText(r *request) string {
 	if a := addressOf(r); a.IsValid() {
 		return a.String()

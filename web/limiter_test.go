@@ -16,8 +16,8 @@ import (
 	"service/webhook"
 )
 
-// TestHashingIsBounded checks that two passwords are hashed at a time, at most one of an unknown
-// device, that the queue is short, and that a canceled request leaves it.
+// TestHashingIsBounded checks that two passwords are hashed at a time, at most one for unknown
+// devices, that the queue is short, and that a canceled request leaves it.
 func TestHashingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPasswordHasher()
@@ -76,8 +76,8 @@ func TestHashingIsBounded(t *testing.T) {
 }
 
 // TestHashingIsInOrder checks that the lowest rank is next, and the oldest within a rank; that a
-// lower rank displaces a higher one from a full queue; and that a turn is not lost when its
-// request is canceled.
+// lower rank displaces a higher one from a full queue; and that a canceled request does not lose a
+// turn.
 func TestHashingIsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPasswordHasher()
@@ -126,8 +126,8 @@ func TestHashingIsInOrder(t *testing.T) {
 	})
 }
 
-// wrongTries sends n wrong passwords with enter, and returns how many were checked; the others
-// must be rejected for now.
+// wrongTries sends n wrong passwords with enter, and returns how many were checked; the others must
+// be rejected for now.
 func wrongTries(t *testing.T, n int, enter func(i int) *httptest.ResponseRecorder) (checked int) {
 	t.Helper()
 	for i := range n {
@@ -142,8 +142,8 @@ func wrongTries(t *testing.T, n int, enter func(i int) *httptest.ResponseRecorde
 	return checked
 }
 
-// TestNobodyIsLockedOut attacks with a known email address of an admin: one network gets a
-// limited number of tries, and the admin can sign in.
+// TestNobodyIsLockedOut attacks with a known email address of an admin: one network gets a limited
+// number of tries, and the admin can sign in.
 func TestNobodyIsLockedOut(t *testing.T) {
 	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
 		withPassword(t, w, testAdmin)
@@ -217,10 +217,10 @@ func cheapPassword(t *testing.T, w *Web, email string) {
 	}
 }
 
-// TestStrangersCannotKeepAnOwnerOut sends wrong passwords of one owner from 1,000 addresses, as
-// fast as allowed, or so that addresses without a wrong password fill the queue as long as
-// possible. The owner's browser signs in immediately, and a new browser at a new address within a
-// minute.
+// TestStrangersCannotKeepAnOwnerOut sends wrong passwords for one owner from 1,000 addresses,
+// either as fast as allowed, or paced so that addresses without a wrong password fill the queue as
+// long as possible. The owner's browser signs in immediately, and a new browser at a new address
+// within a minute.
 func TestStrangersCannotKeepAnOwnerOut(t *testing.T) {
 	t.Run("as fast as allowed", func(t *testing.T) { strangersAttack(t, 0) })
 	t.Run("each first try", func(t *testing.T) { strangersAttack(t, time.Minute) })
@@ -292,7 +292,7 @@ func strangersAttack(t *testing.T, rest time.Duration) {
 	})
 }
 
-// guess calls try until ctx ends, and waits after each call for as long as it returns.
+// guess calls try until ctx ends, and waits for the returned time after each call.
 func guess(ctx context.Context, try func() (wait time.Duration)) {
 	for ctx.Err() == nil {
 		select {
@@ -302,8 +302,8 @@ func guess(ctx context.Context, try func() (wait time.Duration)) {
 	}
 }
 
-// TestManyAddressesGetFewGuesses uses up the tries of many addresses, and those that they share.
-// That limits neither an address with tries of its own nor another admin.
+// TestManyAddressesGetFewGuesses uses up the tries of many addresses, and the tries that they
+// share. That limits neither an address with tries of its own nor another admin.
 func TestManyAddressesGetFewGuesses(t *testing.T) {
 	timed(t, func(t *testing.T, w *Web, do func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder) {
 		cheapPassword(t, w, testAdmin)
@@ -386,7 +386,7 @@ func TestPasswordChangeIsThrottled(t *testing.T) {
 	})
 }
 
-// TestBusy checks that a sign-in that cannot be served gets a retry time, and does not count as a
+// TestBusy checks that a sign-in that cannot be served gets a retry time and does not count as a
 // try.
 func TestBusy(t *testing.T) {
 	w := testWeb(t, nil)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A list whose rows cannot be read shows its filters, the request id that the log contains, and a link
+// A list whose rows cannot be read shows its filters, the request ID that is in the log, and a link
 // to try again.
 func TestListsThatCannotBeLoaded(t *testing.T) {
 	for path, table := range map[string]string{

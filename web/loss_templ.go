@@ -13,7 +13,7 @@ import (
 	"service/web/ui"
 )
 
-// lossTable is what retention has cost subscriptions.
+// lossTable shows the events that subscriptions lost to retention.
 func lossTable(rows []record.Loss, totals record.LossTotals, c ui.Clock) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

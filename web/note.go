@@ -27,7 +27,7 @@ func (w *Web) newNoteCookie(r *http.Request, n *ui.Note) *http.Cookie {
 	return w.noteCookie(r, base64.RawURLEncoding.EncodeToString(append(w.noteMAC(b), b...)), noteLife)
 }
 
-// noteName is the name of the cookie: admins and partners have notes of their own.
+// noteName is the name of the cookie: admins and partners have separate notes.
 func noteName(r *http.Request) string {
 	if inPortal(r) {
 		return portalNoteCookie
@@ -48,7 +48,7 @@ func (w *Web) noteMAC(b []byte) []byte {
 	return m.Sum(nil)
 }
 
-// readNote returns the note of a request, nil without one that this process signed.
+// readNote returns the note of a request, nil unless this process signed it.
 func (w *Web) readNote(r *http.Request) *ui.Note {
 	c, err := r.Cookie(noteName(r))
 	if err != nil {
@@ -65,7 +65,7 @@ func (w *Web) readNote(r *http.Request) *ui.Note {
 	return &n
 }
 
-// cutText truncates a text to a number of bytes and marks the cut.
+// cutText truncates a text to a number of bytes and marks the truncation.
 func cutText(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// overviewPages has the handlers of the overview.
+// overviewPages serve the overview.
 type overviewPages struct{ *site }
 
 // rateOver is the time over which the overview averages the rate of events.
@@ -19,7 +19,7 @@ const rateOver = 10 * time.Second
 
 // overview is the data of the overview.
 type overview struct {
-	notReady  string // why the service is not ready, "" when it is
+	notReady  string // why the service is not ready, "" if it is
 	fullDisk  bool   // a full disk is the only reason
 	directory string
 	setup     []setupStep // of a new installation, nil once it is set up
@@ -148,7 +148,7 @@ func (o *overview) sentence(program string) string {
 	return capitalized(text) + "."
 }
 
-// inAll names a number of all programs, also where one is selected.
+// inAll formats a number that counts all programs, and says so if one is selected.
 func inAll(name, program string) string {
 	if program == "" {
 		return name

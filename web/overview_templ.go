@@ -194,7 +194,7 @@ func overviewPage(f ui.Frame, o *overview) templ.Component {
 	})
 }
 
-// overviewAlarms are the faults of the service itself.
+// overviewAlarms shows faults of the service itself.
 func overviewAlarms(f ui.Frame, o *overview) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -344,8 +344,8 @@ func overviewAlarms(f ui.Frame, o *overview) templ.Component {
 	})
 }
 
-// overviewStrip has the numbers of the service. Disk and replica are in it only when they are not
-// well. Some numbers are known for all programs only, and say so when one is selected.
+// overviewStrip shows the numbers of the service. It includes disk and replica only if they have a
+// problem. Some numbers are known only for all programs, and say so if a program is selected.
 func overviewStrip(f ui.Frame, o *overview) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -541,7 +541,7 @@ func overviewStrip(f ui.Frame, o *overview) templ.Component {
 	})
 }
 
-// healthCount links to the subscriptions with a health.
+// healthCount links to the subscriptions in a health state.
 func healthCount(f ui.Frame, n healthTotal, health webhook.Health, class string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

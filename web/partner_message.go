@@ -41,7 +41,7 @@ var statusChecks = map[int]string{
 // partnerCheck returns what a partner should check after the last failure of an incident.
 func partnerCheck(i *webhook.Incident) string { return partnerCheckOf(i.Error, i.ResponseStatus) }
 
-// partnerCheckOf is what a partner checks after an attempt with an error or a status.
+// partnerCheckOf returns what a partner should check after an attempt with an error or a status.
 func partnerCheckOf(code webhook.ErrorCode, status int) string {
 	if code != webhook.ErrorNone {
 		return errorChecks[code]
@@ -65,7 +65,7 @@ type portalAccess struct {
 	until time.Time
 }
 
-// may says what the partner may do in the portal.
+// may describes what the partner may do in the portal.
 func (a *portalAccess) may() string {
 	if a.role == webhook.PortalWrite {
 		return "view, change and resend them"
@@ -75,7 +75,7 @@ func (a *portalAccess) may() string {
 
 // partnerMessage returns a message from an operator to the partner about an incident, with a portal
 // link unless access is nil. Times are UTC. An operator reads and sends it, so it states the cause
-// of an error, which the API shows to no partner (docs/decisions/0078).
+// of an error, which the API does not show to partners (docs/decisions/0078).
 func partnerMessage(i *webhook.Incident, access *portalAccess) string {
 	_, _, whole := webhook.Endpoint(i.URL)
 	whole = ui.Visible(strings.TrimSuffix(whole, "?…"))

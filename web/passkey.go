@@ -28,10 +28,10 @@ type relyingParty struct {
 	origin string // of the pages
 }
 
-// relyingParty returns the relying party of a request, or why passkeys do not work at its
-// address. Browsers check it against the address that they show. A host that a request
-// invents therefore gains nothing: the passkeys of another domain do not work there. The domain
-// and the port are those of the configuration, if it has a domain.
+// relyingParty returns the relying party of a request, or why passkeys do not work at its address.
+// Browsers check the relying party against the address that they show, so a forged Host gains
+// nothing: passkeys of another domain do not work there. If the configuration has a domain, the
+// domain and the port come from it.
 func (h *site) relyingParty(r *request) (rp relyingParty, why string) {
 	host := strings.ToLower(r.Host)
 	name, port := (&url.URL{Host: host}).Hostname(), (&url.URL{Host: host}).Port()
@@ -57,8 +57,8 @@ func (h *site) relyingParty(r *request) (rp relyingParty, why string) {
 	return relyingParty{name, scheme + "://" + host}, ""
 }
 
-// ownPort reports whether the pages at the domains can have a port: that of HTTPS, to which a
-// router may forward, or the one that the service listens on. At another port of the same name,
+// ownPort reports whether the pages at the domains can have a port: the HTTPS port, to which a
+// router may forward, or the port that the service listens on. At another port of the same name,
 // another program could ask for a passkey and send the response here.
 func (h *site) ownPort(port string) bool {
 	base, err := url.Parse(h.cfg.BaseURL)
@@ -99,7 +99,7 @@ func (rp relyingParty) webAuthn() (*webauthn.WebAuthn, error) {
 	})
 }
 
-// ceremony returns the state of a ceremony with a challenge, as the library wants it.
+// ceremony returns the state of a ceremony with a challenge, in the library's form.
 func (rp relyingParty) ceremony(challenge []byte) webauthn.SessionData {
 	return webauthn.SessionData{
 		Challenge: base64.RawURLEncoding.EncodeToString(challenge), RelyingPartyID: rp.id, UserVerification: protocol.VerificationRequired,
@@ -107,8 +107,8 @@ func (rp relyingParty) ceremony(challenge []byte) webauthn.SessionData {
 	}
 }
 
-// passkeyUser is an admin as the library wants one. The user handle is the id of the
-// admin, which authenticators store: it names nobody.
+// passkeyUser is an admin in the library's form. The user handle, which authenticators store, is
+// the admin's ID and contains no personal data.
 type passkeyUser struct {
 	admin    webhook.Admin
 	passkeys []webhook.Passkey
@@ -138,13 +138,13 @@ const (
 	visitorLife   = time.Hour
 )
 
-// passkeyLimit limits responses of passkeys that are refused, of a network and a passkey. Passkeys
-// cannot be guessed: it bounds the work of checking. Unregistered ones count as one, so that a
-// stranger, who knows the ID of no other, does not block an admin on the same network.
+// passkeyLimit limits refused passkey responses per network and passkey. Passkeys cannot be
+// guessed: the limit bounds the work of checking. All unregistered passkeys count as one, so that a
+// stranger, who knows no other ID, does not block an admin on the same network.
 var passkeyLimit = ratelimit.Limit{Name: "passkey", Burst: 20, Interval: 10 * time.Second}
 
-// passkeyOptions returns the options of signing in with a passkey, as JSON for the
-// script of the page.
+// passkeyOptions returns the options of signing in with a passkey, as JSON for the script of the
+// page.
 func (h *signInPages) passkeyOptions(r *request) (response, error) {
 	rp, why := h.relyingParty(r)
 	if why != "" {
@@ -170,7 +170,7 @@ func (h *signInPages) passkeyOptions(r *request) (response, error) {
 	return response{json: b, cookies: []*http.Cookie{h.sessions.cookie(visitorCookie, visitor, visitorLife)}}, nil
 }
 
-// visitor returns what names the browser of r while it signs in, "" for none.
+// visitor returns the identity of r's browser while it signs in, "" for none.
 func (h *signInPages) visitor(r *request) string {
 	c, err := r.Cookie(h.sessions.cookieName(visitorCookie))
 	if err != nil || len(c.Value) != len(rand.Text()) {
@@ -179,7 +179,7 @@ func (h *signInPages) visitor(r *request) string {
 	return c.Value
 }
 
-// signInByPasskey checks the response of a passkey. The passkey says who the admin is.
+// signInByPasskey checks the response of a passkey, which identifies the admin.
 func (h *signInPages) signInByPasskey(r *request) (response, error) {
 	form := r.PostForm
 	s := signInForm{next: localPath(form.Get("next"), "/"), kept: readKeptForm(form)}
@@ -234,7 +234,7 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 	return h.beginByPasskey(r, s, &p, admin, hash, parsed.Response.AuthenticatorData.Counter)
 }
 
-// beginByPasskey signs an admin in whose passkey signed, unless its sign count did not
+// beginByPasskey signs in the admin whose passkey signed, unless the passkey's sign count did not
 // grow.
 func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passkey, admin webhook.Admin, hash webhook.PasswordHash,
 	count uint32) (response, error) {
@@ -282,7 +282,7 @@ func (h *signInPages) passkeyRefused(r *request, s signInForm, fault string) res
 	return h.renderSignIn(r, http.StatusUnauthorized, s)
 }
 
-// logPasskey logs why the library refused a response. Its errors hold no secrets.
+// logPasskey logs why the library refused a response. The library's errors contain no secrets.
 func (h *site) logPasskey(r *request, err error) {
 	if err != nil {
 		h.logger.Warn("passkey refused", "request_id", r.id, "error", cutText(ui.Visible(err.Error()), 200))
@@ -295,8 +295,7 @@ type newPasskeyView struct {
 	options string // for the script, JSON
 }
 
-// newPasskey checks the password of the admin, and shows the page that creates a
-// passkey.
+// newPasskey checks the admin's password, and shows the page that creates a passkey.
 func (h *accountPages) newPasskey(r *request) (response, error) {
 	form := r.PostForm
 	rp, why := h.relyingParty(r)
@@ -346,7 +345,7 @@ func (h *accountPages) newPasskey(r *request) (response, error) {
 	return response{page: newPasskeyPage(h.frame(r, "Add passkey"), v)}, nil
 }
 
-// confirmPassword reports whether a password is the one of the admin who is signed in.
+// confirmPassword reports whether a password is the signed-in admin's.
 func (h *accountPages) confirmPassword(r *request, password string) (admin webhook.Admin, right bool, err error) {
 	admin, hash, err := h.store.Admins().Get(r.Context(), r.session.AdminID)
 	if err != nil {
@@ -428,7 +427,7 @@ func (h *accountPages) createPasskey(r *request) (response, error) {
 	return response{location: "/account#passkeys", note: note}, nil
 }
 
-// removePasskey removes a passkey of the admin who is signed in.
+// removePasskey removes a passkey of the signed-in admin.
 func (h *accountPages) removePasskey(r *request) (response, error) {
 	p, err := h.endPasskey(r, r.session.AdminID, "")
 	if err != nil {
@@ -451,7 +450,7 @@ func (h *adminPages) removePasskey(r *request) (response, error) {
 		Text: "Removed the passkey " + p.Name + " of " + a.Email + "."}}, nil
 }
 
-// endPasskey removes the passkey of the path. Sessions that it began go on.
+// endPasskey removes the passkey of the path. Sessions that it began continue.
 func (h *site) endPasskey(r *request, adminID, of string) (p webhook.Passkey, err error) {
 	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if p, err = sw.Passkeys().Remove(adminID, r.PathValue("passkey")); err != nil {

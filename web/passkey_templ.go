@@ -13,7 +13,7 @@ import (
 	"service/webhook"
 )
 
-// passkeySection lists the passkeys of the admin who looks at it, and adds one.
+// passkeySection lists the passkeys of the signed-in admin, and adds one.
 func passkeySection(f ui.Frame, a *accountView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -135,7 +135,7 @@ func passkeySection(f ui.Frame, a *accountView) templ.Component {
 	})
 }
 
-// passkeyTable lists passkeys. path is that of their actions.
+// passkeyTable lists passkeys. path is the path of their actions.
 func passkeyTable(f ui.Frame, all []webhook.Passkey, path string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -419,7 +419,7 @@ func passkeyTable(f ui.Frame, all []webhook.Passkey, path string) templ.Componen
 	})
 }
 
-// newPasskeyPage creates a passkey, which needs JavaScript.
+// newPasskeyPage creates a passkey. It needs JavaScript.
 func newPasskeyPage(f ui.Frame, v *newPasskeyView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -526,7 +526,7 @@ func passkeyFault() templ.Component {
 	})
 }
 
-// signInAutocomplete lets the browser offer passkeys in the field of the email address.
+// signInAutocomplete lets the browser offer passkeys in the email field.
 func signInAutocomplete(passkeys bool) string {
 	if passkeys {
 		return "username webauthn"

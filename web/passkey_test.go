@@ -24,8 +24,8 @@ import (
 	"service/webhook"
 )
 
-// authenticator holds one passkey, as a security key does. Its fields change what the
-// browser or the key does wrong.
+// authenticator simulates a security key with one passkey. Its fields select what the browser or
+// the key does wrong.
 type authenticator struct {
 	t      *testing.T
 	key    *ecdsa.PrivateKey
@@ -54,7 +54,7 @@ func newAuthenticator(t *testing.T, origin string) *authenticator {
 	return &authenticator{t: t, key: key, id: []byte(rand.Text()), origin: origin, rp: u.Hostname(), flags: userPresent | userVerified}
 }
 
-// data returns authenticator data, with the public key if asked for.
+// data returns authenticator data, with the public key if requested.
 func (a *authenticator) data(key bool) []byte {
 	rp := sha256.Sum256([]byte(a.rp))
 	b := append(rp[:], a.flags)
@@ -76,7 +76,7 @@ func (a *authenticator) data(key bool) []byte {
 	return append(b, point[33:]...)
 }
 
-// options reads what a page asks of an authenticator.
+// options reads what a page requests from an authenticator.
 func (a *authenticator) options(text string) (challenge string) {
 	a.t.Helper()
 	var o struct {
@@ -124,8 +124,8 @@ func (a *authenticator) sign(challenge string) string {
 	return a.signAs(challenge, "webauthn.get", data, data)
 }
 
-// signAs is sign for another type of ceremony, or with authenticator data other than what was
-// signed.
+// signAs is sign for another type of ceremony, or with sent authenticator data that differs from
+// the signed data.
 func (a *authenticator) signAs(challenge, kind string, data, sent []byte) string {
 	client := a.client(kind, challenge)
 	hash := sha256.Sum256(client)
@@ -136,7 +136,7 @@ func (a *authenticator) signAs(challenge, kind string, data, sent []byte) string
 		"userHandle": []byte(a.user)})
 }
 
-// at makes the visitor ask for another host, which the server sees.
+// at makes the visitor request another host, which the server sees.
 type at struct {
 	host string
 	http.RoundTripper
@@ -245,7 +245,7 @@ func TestPasskey(t *testing.T) {
 	}
 }
 
-// What is wrong with the response of a passkey keeps it out, and creates no session.
+// A wrong passkey response does not sign in, and creates no session.
 func TestPasskeyRefused(t *testing.T) {
 	w, _ := passkeyWeb(t)
 	v := passkeyVisit(t, w, passkeyHost)
@@ -303,11 +303,11 @@ func TestPasskeyRefused(t *testing.T) {
 		}
 		p.hasNot(t, testAdmin)
 	}
-	// None of that keeps the right one out.
+	// None of these blocks the right response.
 	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
 }
 
-// What was signed works once, and so does its challenge, even for another signature and another
+// A signed response works once, and so does its challenge, even for another signature and another
 // passkey.
 func TestPasskeyReplayed(t *testing.T) {
 	w, _ := passkeyWeb(t)
@@ -328,7 +328,7 @@ func TestPasskeyReplayed(t *testing.T) {
 	v.send("/sign-in/passkey", "credential", second.sign(v.challenge(second))).want(t, 303, "")
 }
 
-// A passkey works at the domain that it was created at, even if its owner's key signs for another
+// A passkey works at the domain at which it was created, even if its owner's key signs for another
 // domain of the service.
 func TestPasskeyOfAnotherDomain(t *testing.T) {
 	const secondHost = "second.example"
@@ -347,7 +347,7 @@ func TestPasskeyOfAnotherDomain(t *testing.T) {
 	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
 }
 
-// A passkey that was copied shows by its sign count.
+// The sign count reveals a copied passkey.
 func TestPasskeyCopied(t *testing.T) {
 	w, _ := passkeyWeb(t)
 	v := passkeyVisit(t, w, passkeyHost)
@@ -366,7 +366,7 @@ func TestPasskeyCopied(t *testing.T) {
 			t.Errorf("count %d: there is a session", back)
 		}
 	}
-	// The refused counts are not remembered: the original goes on.
+	// The refused counts are not stored: the original still works.
 	a.count = 9
 	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
 	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, testAdmin+" from 127.0.0.1: passkey.refuse") {
@@ -374,7 +374,7 @@ func TestPasskeyCopied(t *testing.T) {
 	}
 }
 
-// What the page of a new passkey returns belongs to its session, and works once.
+// The response of the page for a new passkey belongs to its session, and works once.
 func TestNewPasskeyRefused(t *testing.T) {
 	w, admin := passkeyWeb(t)
 	v, other := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
@@ -409,14 +409,14 @@ func TestNewPasskeyRefused(t *testing.T) {
 	created := a.create(v.newPasskey(a))
 	v.send("/account/passkeys", "name", "x", "credential", created).want(t, 303, "")
 	v.send("/account/passkeys", "name", "x", "credential", created).want(t, 422, "The passkey was not added")
-	// The same key again, with a challenge of its own.
+	// The same key again, with a new challenge.
 	v.send("/account/passkeys", "name", "x", "credential", a.create(v.newPasskey(a))).want(t, 409, "registered already")
 	if all, err := w.store.Admins().Passkeys(t.Context(), admin.ID); err != nil || len(all) != 1 {
 		t.Errorf("got %d passkeys, %v", len(all), err)
 	}
 }
 
-// An owner removes the passkeys of others; they remove only their own.
+// An owner may remove the passkeys of others; other admins only their own.
 func TestPasskeyOfAnother(t *testing.T) {
 	w, admin := passkeyWeb(t)
 	bo := withPassword(t, w, "bo@example.com")
@@ -461,7 +461,8 @@ func TestPasskeyForAnother(t *testing.T) {
 	taken := *b
 	taken.id = a.id
 	other.send("/account/passkeys", "name", "x", "credential", taken.create(other.newPasskey(&taken))).want(t, 409, "registered already")
-	// What Bo's authenticator answers to the options of the other's page, sent by either.
+	// Bo's authenticator answers the options of the other's page, and either of them sends the
+	// answer.
 	fresh := newAuthenticator(t, passkeyOrigin)
 	options := v.newPasskey(fresh)
 	other.send("/account/passkeys", "name", "x", "credential", fresh.create(options)).want(t, 422, "The passkey was not added")
@@ -487,7 +488,7 @@ func TestPasskeyForAnother(t *testing.T) {
 			t.Errorf("%s has %d passkeys, %v", who.Email, len(all), err)
 		}
 	}
-	// With its admin, the passkey ends.
+	// Removing an admin ends the admin's passkeys.
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
 		_, err := sw.Admins().Remove(bo.Email)
 		return err
@@ -496,7 +497,7 @@ func TestPasskeyForAnother(t *testing.T) {
 	v.send("/sign-in/passkey", "credential", b.sign(v.challenge(b))).want(t, 401, "not registered here")
 }
 
-// Where browsers have no passkeys, the pages say why.
+// Pages explain why browsers offer no passkeys at their address.
 func TestPasskeysNeedADomain(t *testing.T) {
 	for _, tt := range []struct {
 		host    string
@@ -548,8 +549,8 @@ func TestPasskeysNeedADomain(t *testing.T) {
 	}
 }
 
-// Responses that are refused are limited for each network. Neither they nor wrong passwords block
-// a registered passkey in a new browser on the same network.
+// Refused responses are limited per network. Neither they nor wrong passwords block a registered
+// passkey in a new browser on the same network.
 func TestPasskeysAreLimited(t *testing.T) {
 	w, _ := passkeyWeb(t)
 	own := newAuthenticator(t, passkeyOrigin)
@@ -569,7 +570,7 @@ func TestPasskeysAreLimited(t *testing.T) {
 	if refused != 3 {
 		t.Errorf("%d of 3 above the limit are refused", refused)
 	}
-	// Passwords have limits of their own.
+	// Passwords have separate limits.
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 	v = passkeyVisit(t, w, passkeyHost)
 	for range 100 {

@@ -12,9 +12,9 @@ import (
 	"service/webhook"
 )
 
-// The portal is the pages of a partner, limited to one program. They are below portalBase and are
-// made of the components of the admin pages; some are the same pages. A portal route accepts only
-// the cookie of a portal session, and an admin route only that of an admin.
+// The portal consists of a partner's pages, limited to one program. They are below portalBase and
+// share the components of the admin pages; some are the same pages. A portal route accepts only the
+// cookie of a portal session, an admin route only an admin's.
 
 // portalBase begins the paths of the portal.
 const portalBase = "/portal"
@@ -24,10 +24,10 @@ func inPortal(r *http.Request) bool {
 	return r.URL.Path == portalBase || strings.HasPrefix(r.URL.Path, portalBase+"/")
 }
 
-// portalVisit is what a request for a page of the portal has of its visitor.
+// portalVisit is the visitor's part of a portal request.
 type portalVisit struct {
 	session webhook.PortalSession // the zero session without one
-	secret  string                // in its cookie
+	secret  string                // in the session's cookie
 	program *webhook.Program      // of the session; nil without one
 	origins []string              // that may embed the response in an iframe
 	framed  bool                  // the browser shows the page in an iframe of another site
@@ -36,7 +36,7 @@ type portalVisit struct {
 // in reports whether there is a session.
 func (v *portalVisit) in() bool { return v.program != nil }
 
-// portalPages are the pages that only the portal has.
+// portalPages are the pages that exist only in the portal.
 type portalPages struct {
 	*site
 	sessions *sessions
@@ -44,14 +44,14 @@ type portalPages struct {
 	roleOf   func(address string) webhook.Role // that a page or an action needs
 }
 
-// The cookies of a session. In an iframe of another site browsers send only cookies with
-// SameSite=None, and keep partitioned ones apart for each site that embeds the page.
+// The cookies of a session. Within an iframe of another site, browsers send only cookies with
+// SameSite=None, and keep partitioned cookies separate for each embedding site.
 const (
 	portalCookie       = "portal"
 	framedPortalCookie = "portal-frame"
 )
 
-// portalNavigation has the pages of partners.
+// portalNavigation lists the pages of partners.
 var portalNavigation = []ui.Group{{Sections: []ui.Section{
 	{Path: "/", Icon: "overview", Label: "Overview"},
 	{Path: "/subscriptions", Icon: "subscriptions", Label: "Subscriptions"},
@@ -87,7 +87,7 @@ func (h *portalPages) require(need webhook.Role, do handler) handler {
 	}
 }
 
-// portalAllows reports whether a role of the portal allows what needs the role of a route.
+// portalAllows reports whether a portal role allows what a route needs.
 func portalAllows(has webhook.PortalRole, need webhook.Role) bool {
 	switch need {
 	case reader:
@@ -119,7 +119,7 @@ func (h *portalPages) find(r *request) error {
 		if err != nil {
 			return err
 		}
-		// The page that says that the session has ended is shown in the iframe too.
+		// The iframe also shows the page that says that the session has ended.
 		r.portal.origins, r.portal.framed = program.PortalOrigins, name == framedPortalCookie
 		if good {
 			r.portal.session, r.portal.secret, r.portal.program = p, c.Value, program
@@ -129,8 +129,8 @@ func (h *portalPages) find(r *request) error {
 	return nil
 }
 
-// link returns the open link of the path. The error is a problem that does not tell a used link
-// from one that has expired or never existed.
+// link returns the open link of the path. The error is a problem that does not distinguish a used
+// link from one that has expired or never existed.
 func (h *portalPages) link(r *request) (webhook.PortalLink, error) {
 	l, good, err := h.store.Portal().Link(r.Context(), r.PathValue("code"))
 	if err != nil {
@@ -150,8 +150,8 @@ func (h *portalPages) link(r *request) (webhook.PortalLink, error) {
 	return l, err
 }
 
-// invalidLink is the same for all links that do not work. To a browser with a session it also says
-// that.
+// invalidLink is the same for all links that do not work. It also tells a browser with a session
+// that the session is still valid.
 func (h *portalPages) invalidLink(r *request) error {
 	if err := h.find(r); err != nil {
 		return err
@@ -164,8 +164,8 @@ func (h *portalPages) invalidLink(r *request) error {
 	return p
 }
 
-// showLink shows a button, which changes nothing: link previews, such as those of chats, do not
-// press buttons.
+// showLink shows a button and changes nothing: link previews, such as those of chats, do not press
+// buttons.
 func (h *portalPages) showLink(r *request) (response, error) {
 	if _, err := h.link(r); err != nil {
 		return response{}, err
@@ -234,7 +234,7 @@ func (h *portalPages) signOut(r *request) (response, error) {
 	return response{page: portalEndPage(h.frame(r, "Your session has ended")), cookies: []*http.Cookie{h.sessions.cookie(name, "", -1)}}, nil
 }
 
-// savePreferences keeps the theme and the time zone.
+// savePreferences saves the theme and the time zone.
 func (h *portalPages) savePreferences(r *request) (response, error) {
 	form := r.PostForm
 	p := readPreferences(r.Request)
@@ -256,8 +256,8 @@ func (v *portalVisit) adapt(c *http.Cookie) *http.Cookie {
 	return c
 }
 
-// policy is the content security policy of a response, which only the origins of the program
-// may embed. They have only characters of host names, see [webhook.CheckPortalOrigins].
+// policy is the content security policy of a response, which only the origins of the program may
+// embed. Origins contain only characters of host names, see [webhook.CheckPortalOrigins].
 func (v *portalVisit) policy() string {
 	if len(v.origins) == 0 {
 		return policy
@@ -285,7 +285,7 @@ func (h *site) portalFrame(r *request, f *ui.Frame) {
 	}
 }
 
-// portalProblem returns a problem as a partner reads it: without how the service is run.
+// portalProblem returns a problem in a partner's words, without how the service is run.
 func portalProblem(p *problem) *problem {
 	told := *p
 	told.command, told.after = "", ""
@@ -298,13 +298,13 @@ func portalProblem(p *problem) *problem {
 	return &told
 }
 
-// mine reports whether the visitor may see records of a program: an admin those of all, a partner
-// those of the own one.
+// mine reports whether the visitor may see records of a program: admins see all programs, partners
+// only their own.
 func (r *request) mine(programID string) bool {
 	return !inPortal(r.Request) || r.portal.in() && programID == r.portal.program.ID
 }
 
-// user is the creator of a record that the visitor creates.
+// user is stored as the creator of records that the visitor creates.
 func (r *request) user() string {
 	if r.portal.in() {
 		return record.PortalUser(r.portal.session.LinkID)
@@ -312,15 +312,15 @@ func (r *request) user() string {
 	return record.AdminUser(r.admin)
 }
 
-// portalOverview is the first page of the portal: the state of the partner's endpoints, what to do, and
-// the last 24 hours.
+// portalOverview is the first page of the portal: the state of the partner's endpoints, what to do,
+// and the last 24 hours.
 type portalOverview struct {
 	rows      []subscriptionRow            // the most urgent first
 	more      bool                         // not all subscriptions are listed
 	incidents map[string]*webhook.Incident // open ones by subscription
 	trouble   int                          // subscriptions that are failing, degraded or disabled
 	day       *attemptStats
-	failure   string // id of the request whose subscriptions could not be loaded, "" when they could
+	failure   string // ID of the request if the subscriptions could not be loaded, "" if they could
 }
 
 // maxPortalRows is the number of subscriptions and incidents that the overview of the portal reads.
@@ -387,7 +387,7 @@ func (o *portalOverview) headline() string {
 	return text + " endpoints need attention"
 }
 
-// todo says what a partner does about a subscription, "" for nothing.
+// todo says what a partner should do about a subscription, "" for nothing.
 func (o *portalOverview) todo(s *subscriptionRow) string {
 	i := o.incidents[s.ID]
 	switch {

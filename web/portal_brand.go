@@ -17,7 +17,7 @@ import (
 	"service/internal/ratelimit"
 )
 
-// PortalConfig is how the portal looks. The zero value is the default.
+// PortalConfig is the appearance of the portal. The zero value is the default.
 type PortalConfig struct {
 	Name  string // of the operator, in place of "Webhooks"
 	Logo  []byte // a PNG or JPEG file, in place of the name
@@ -104,7 +104,7 @@ func (c rgb) String() string {
 	return fmt.Sprintf("#%02x%02x%02x", int(math.Round(c[0]*255)), int(math.Round(c[1]*255)), int(math.Round(c[2]*255)))
 }
 
-// mix returns the color with a share of another.
+// mix returns the color mixed with a share of another, from 0 to 1.
 func (c rgb) mix(o rgb, share float64) rgb {
 	for i := range c {
 		c[i] += (o[i] - c[i]) * share
@@ -140,11 +140,11 @@ func portalColors(color string) []byte {
 	return fmt.Appendf(nil, ":root{--accent:light-dark(%s,%s);--on-accent:light-dark(%s,%s)}\n", light, dark, white, darkText)
 }
 
-// portalBrand has the paths of the operator's files, "" for none.
+// portalBrand contains the paths of the operator's files, "" for none.
 type portalBrand struct{ logo, stylesheet string }
 
-// newPortalBrand adds the files to the assets. What is invalid is left out: the settings are
-// checked before.
+// newPortalBrand adds the files to the assets. It omits invalid files: the settings were checked
+// before.
 func newPortalBrand(c *PortalConfig, a *assets.Assets) (b portalBrand) {
 	if len(c.Logo) > 0 && CheckPortalLogo(c.Logo) == nil {
 		name := "logo.png"

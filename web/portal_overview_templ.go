@@ -13,8 +13,8 @@ import (
 	"service/webhook"
 )
 
-// portalOverviewPage shows a partner which endpoints work, what to do about the others, and the last 24
-// hours.
+// portalOverviewPage shows a partner which endpoints work, what to do about the others, and the
+// last 24 hours.
 func portalOverviewPage(f ui.Frame, o *portalOverview) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -7,8 +7,8 @@ import (
 	"service/webhook"
 )
 
-// TestPortalOverview checks that the first page of the portal says which endpoints need attention and what
-// to do, without what only admins may see.
+// TestPortalOverview checks that the first page of the portal says which endpoints need attention
+// and what to do, without what only admins may see.
 func TestPortalOverview(t *testing.T) {
 	v, s, w := sending(t)
 	empty := enter(t, w, "empty", webhook.PortalWrite)
@@ -41,7 +41,7 @@ func TestPortalOverview(t *testing.T) {
 	writer.do("GET", "/portal"+deliveryPath(delivery)).has(t, `title="The subscription is paused: resume it first."`)
 }
 
-// TestPortalLinkAsksForRole checks that no role is chosen for the admin.
+// TestPortalLinkAsksForRole checks that the form preselects no role.
 func TestPortalLinkAsksForRole(t *testing.T) {
 	v, w := subscribing(t)
 	newLogToken(t, w, "acme")

@@ -11,8 +11,8 @@ import (
 	"service/webhook"
 )
 
-// TestPortalShowsNoResponses records attempts with headers, bodies and facts of a receiver, which
-// only admins may see: with them, every URL could be used to look into a network. It looks for
+// TestPortalShowsNoResponses records attempts with headers, bodies and error details of a receiver,
+// which only admins may see: with them, every URL could be used to probe a network. It looks for
 // them on all pages that show attempts.
 func TestPortalShowsNoResponses(t *testing.T) {
 	w := testWeb(t, nil)
@@ -100,7 +100,7 @@ func (v visitor) firstEvent(path string) page {
 	return page{got, event.String()}
 }
 
-// TestPortalProblems checks that errors in the portal are in a partner's words.
+// TestPortalProblems checks that errors in the portal use a partner's words.
 func TestPortalProblems(t *testing.T) {
 	for _, status := range []int{500, 503} {
 		p := portalProblem(&problem{status: status, title: "canary", text: "canary: the disk is full", command: "canary", after: "canary"})
@@ -110,8 +110,8 @@ func TestPortalProblems(t *testing.T) {
 	}
 }
 
-// TestNotesAreApart checks that a note for an admin is not shown in the portal, nor the other way
-// round, although a browser may have both sessions.
+// TestNotesAreApart checks that a note for an admin is not shown in the portal, nor vice versa,
+// although a browser may have both sessions.
 func TestNotesAreApart(t *testing.T) {
 	w := testWeb(t, nil)
 	sub := sender{t, w.store}.subscribe("acme", "https://hooks.example.com/in")

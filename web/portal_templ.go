@@ -14,7 +14,7 @@ import (
 	"service/web/ui"
 )
 
-// portalLinkPage asks before a link is used.
+// portalLinkPage asks for confirmation before a link is used.
 func portalLinkPage(f ui.Frame, action string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -122,7 +122,7 @@ func portalEndPage(f ui.Frame) templ.Component {
 	})
 }
 
-// verifyPage is how to verify a signature, in six languages.
+// verifyPage shows how to verify a signature, in six languages.
 func verifyPage(f ui.Frame, v *verifyView) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

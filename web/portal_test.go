@@ -46,8 +46,8 @@ func enter(t *testing.T, w *Web, programID string, role webhook.PortalRole) visi
 	return v
 }
 
-// A link shows a button and works once. One that was used, has expired or never was tells
-// nothing, and all look the same.
+// A link shows a button and works once. The responses for a link that was used, has expired or
+// never existed are equal and reveal nothing.
 func TestPortalLinks(t *testing.T) {
 	w := testWeb(t, nil)
 	link := portalLink(t, w, "acme", webhook.PortalRead)
@@ -121,8 +121,8 @@ func TestPortalHidesFlags(t *testing.T) {
 	}
 }
 
-// TestPortalReachesNoOtherProgram asks for each route of the portal with the ids of another
-// program, and for each route of the admin UI.
+// TestPortalReachesNoOtherProgram requests each portal route with the IDs of another program, and
+// each route of the admin UI.
 func TestPortalReachesNoOtherProgram(t *testing.T) {
 	for _, role := range webhook.PortalRoles() {
 		f := furnish(t)
@@ -151,7 +151,7 @@ func TestPortalReachesNoOtherProgram(t *testing.T) {
 	}
 }
 
-// adminsRefusePartners asks each route of the admin UI with a session of the portal.
+// adminsRefusePartners requests each route of the admin UI with a portal session.
 func adminsRefusePartners(t *testing.T, f *furnished, v visitor, role webhook.PortalRole) {
 	t.Helper()
 	for _, one := range f.w.routes() {
@@ -166,7 +166,7 @@ func adminsRefusePartners(t *testing.T, f *furnished, v visitor, role webhook.Po
 	}
 }
 
-// refusesOtherProgram asks a route of the portal for a record of another program.
+// refusesOtherProgram requests a portal route for a record of another program.
 func refusesOtherProgram(t *testing.T, f *furnished, v visitor, role webhook.PortalRole, one route, method string) {
 	t.Helper()
 	path := "/portal" + f.path(strings.TrimPrefix(one.path, "/portal"))
@@ -193,8 +193,8 @@ func refusesOtherProgram(t *testing.T, f *furnished, v visitor, role webhook.Por
 	}
 }
 
-// TestAdminsAreNotInThePortal asks for each route of the portal with the session of an owner, and
-// with the secret of each session in the cookie of the other.
+// TestAdminsAreNotInThePortal requests each portal route with the session of an owner, and with the
+// secret of each session in the cookie of the other.
 func TestAdminsAreNotInThePortal(t *testing.T) {
 	f := furnish(t)
 	v := insidePortal(t, f, webhook.PortalWrite)
@@ -232,13 +232,13 @@ func TestAdminsAreNotInThePortal(t *testing.T) {
 	both.do("GET", "/subscriptions").want(t, 200, "acme")
 }
 
-// operatorWords are words that only who runs the service should read.
+// operatorWords are words that only operators should read.
 var operatorWords = regexp.MustCompile(`(?:^|\s|>)--[a-z]+[a-z-]*|/v2/|event_types|data directory|service token|\bsearch its log\b|` +
 	`[Tt]he partner|Ask the partner|TOKEN is|admin UI`)
 
-// TestPortalPages visits each page of a program with its own records. No page has what only admins
-// see or an operator's words, and each of its links and forms leads to a route of the portal that
-// the role allows.
+// TestPortalPages visits each page of a program with its own records. No page contains what only
+// admins may see or an operator's words, and each of its links and forms leads to a portal route
+// that the role allows.
 func TestPortalPages(t *testing.T) {
 	for _, role := range webhook.PortalRoles() {
 		f := furnish(t)
@@ -260,7 +260,7 @@ func TestPortalPages(t *testing.T) {
 	}
 }
 
-// checkPortalPage opens a page of the portal, and adds the routes that it links to.
+// checkPortalPage opens a portal page, and adds the routes that it links to.
 func checkPortalPage(t *testing.T, f *furnished, v visitor, role webhook.PortalRole, one route, seen map[string]bool) {
 	t.Helper()
 	path := strings.Replace("/portal"+f.path(strings.TrimPrefix(one.path, "/portal")), "{$}", "", 1)
@@ -306,8 +306,7 @@ func (w *Web) patternOf(address string) string {
 	return pattern
 }
 
-// A portal may be embedded only on the origins of its program, where its cookie is a partitioned
-// one.
+// A portal may be embedded only on the origins of its program, where its cookie is partitioned.
 func TestPortalFraming(t *testing.T) {
 	w := testWeb(t, func(c *Config) { c.Secure = true })
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
@@ -359,7 +358,7 @@ func TestPortalFraming(t *testing.T) {
 	if c.Name != "__Host-portal" || c.SameSite != http.SameSiteLaxMode || !c.Secure || c.Partitioned {
 		t.Errorf("got %v", c)
 	}
-	// The secret of a session works in its own cookie only.
+	// The secret of a session works only in its own cookie.
 	for _, test := range []struct {
 		name, secret string
 		status       int
@@ -395,8 +394,8 @@ func mayBeFramed(t *testing.T, p page) bool {
 	}
 }
 
-// TestPortalLimits checks that requests of the portal are limited by its program, and that the
-// program's own limit of subscriptions applies to them.
+// TestPortalLimits checks that portal requests are limited per program, and that the program's
+// subscription limit applies to them.
 func TestPortalLimits(t *testing.T) {
 	w := testWeb(t, func(c *Config) { c.MaxSubscriptions = 1 })
 	v := enter(t, w, "acme", webhook.PortalRead)
@@ -446,7 +445,7 @@ func TestPortalColor(t *testing.T) {
 	}
 }
 
-// The partners of one program cannot take all live streams, nor any of the admins'.
+// The partners of one program cannot take all live streams, nor any of the admins' streams.
 func TestPortalStreams(t *testing.T) {
 	w := testWeb(t, nil)
 	from := func(programID string) *request {
@@ -497,7 +496,7 @@ func TestPortalStreams(t *testing.T) {
 	}
 }
 
-// A stream of the portal takes a slot of its program over HTTP too.
+// A portal stream takes a slot of its program over HTTP as well.
 func TestPortalStreamsOverHTTP(t *testing.T) {
 	f := furnish(t)
 	v := enter(t, f.w, "acme", webhook.PortalRead)
@@ -521,7 +520,7 @@ func TestPortalStreamsOverHTTP(t *testing.T) {
 	}
 }
 
-// An open stream sends nothing more once the access of its partner has ended.
+// An open stream sends nothing more once its partner's access has ended.
 func TestPortalStreamEnds(t *testing.T) {
 	w := testWeb(t, nil)
 	v := enter(t, w, "acme", webhook.PortalRead)
@@ -547,7 +546,7 @@ func TestPortalStreamEnds(t *testing.T) {
 	})
 }
 
-// Errors of links for strangers and partners say nothing of how the service is run.
+// Link errors for strangers and partners do not reveal how the service is run.
 func TestErrorsOfStrangers(t *testing.T) {
 	w, v, id := sharedFixture(t)
 	shared := v.shareDelivery(id)
@@ -561,8 +560,8 @@ func TestErrorsOfStrangers(t *testing.T) {
 	}
 }
 
-// A partner does not learn which admin created a subscription, nor how long the phases of an
-// attempt took.
+// Partners do not learn which admin created a subscription, nor how long the phases of an attempt
+// took.
 func TestPortalHidesOperators(t *testing.T) {
 	w := testWeb(t, nil)
 	admin := visit(t, w)

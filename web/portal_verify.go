@@ -12,8 +12,8 @@ import (
 	"service/webhook"
 )
 
-// verifySources are programs that verify a delivery, with @…@ for what is of the delivery. They
-// print whether it is valid.
+// verifySources are programs that verify a delivery, with @…@ for its values. They print whether
+// the delivery is valid.
 //
 //go:embed verify/*.txt
 var verifySources embed.FS
@@ -21,7 +21,7 @@ var verifySources embed.FS
 // verifyLanguage is a language of the programs.
 type verifyLanguage struct {
 	name, source string // the source is verify/SOURCE.txt
-	file, run    string // how the file is called and run
+	file, run    string // the file's name, and the command that runs it
 	short, long  string // the body of the example: from base64 in place of %, or from body.json
 }
 
@@ -34,8 +34,8 @@ var verifyLanguages = []verifyLanguage{
 	{"Java", "java", "Verify.java", "java Verify.java", `Base64.getDecoder().decode("%")`, `java.nio.file.Files.readAllBytes(java.nio.file.Path.of("body.json"))`},
 }
 
-// maxVerifyBody is up to how many bytes the body of a delivery is in the programs; a longer one is
-// a file.
+// maxVerifyBody is the maximum size of a delivery body within the programs, in bytes; the programs
+// read a longer body from a file.
 const maxVerifyBody = 4 << 10
 
 // verifyExample is the delivery that the programs verify.
@@ -58,14 +58,14 @@ func (e *verifyExample) program(l *verifyLanguage) string {
 func verifySource(name string) string {
 	source, err := verifySources.ReadFile("verify/" + name + ".txt")
 	if err != nil {
-		panic(err) // what is embedded can be read
+		panic(err) // embedded files can always be read
 	}
 	return string(source)
 }
 
 func (e *verifyExample) long() bool { return len(e.body) > maxVerifyBody }
 
-// madeUpExample is shown while there is no delivery yet. Its signature is of no subscription.
+// madeUpExample is shown while there is no delivery. Its signature belongs to no subscription.
 func madeUpExample(r *request) *verifyExample {
 	id, now := webhook.NewID(), r.clock.Now
 	body := webhook.AppendBody(nil, id, webhook.NewID(), r.program, [][]byte{webhook.PingEvent(webhook.NewID(), now)})
@@ -77,14 +77,14 @@ func madeUpExample(r *request) *verifyExample {
 type verifyView struct {
 	delivery *deliveryRecord // the last one, nil for none
 	example  *verifyExample
-	receiver string // a program that receives deliveries
+	receiver string // program that receives deliveries
 
 	loopback bool // deliveries to this computer are permitted
 
 	checklist []string // of the guide for receivers
 }
 
-// recentForVerify is among how many deliveries one that was sent is looked for.
+// recentForVerify is how many recent deliveries are searched for one that was sent.
 const recentForVerify = 20
 
 // verify shows how to verify a signature, with the last delivery of the program or of one of its
@@ -120,7 +120,7 @@ func (h *portalPages) verify(r *request) (response, error) {
 	return response{page: verifyPage(h.frame(r, "Verify signatures"), &v)}, nil
 }
 
-// exampleOf sets the example to a delivery. It returns nil if that cannot be signed any more.
+// exampleOf sets the example to a delivery. It returns nil if the delivery can no longer be signed.
 func (h *portalPages) exampleOf(r *request, id string, e *verifyExample) (*deliveryRecord, error) {
 	view, err := h.store.Deliveries().View(r.Context(), id)
 	if isCallerError(err) || err == nil && (!r.mine(view.ProgramID) || view.EventJSON == nil) {
@@ -144,7 +144,7 @@ func (h *portalPages) exampleOf(r *request, id string, e *verifyExample) (*deliv
 	return d, nil
 }
 
-// subscriptionName is what the subscription of a delivery is called.
+// subscriptionName is the display name of a delivery's subscription.
 func (d *deliveryRecord) subscriptionName() string {
 	if name := firstLineOf(d.Subscription.Description); name != "" {
 		return ui.Visible(name)

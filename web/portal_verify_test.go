@@ -21,7 +21,7 @@ import (
 
 var copied = regexp.MustCompile(`(?s)<pre class="command" tabindex="0"><code>(.*?)</code></pre>`)
 
-// verifyPrograms returns the programs of the page, by the name of their file.
+// verifyPrograms returns the programs of the page by file name.
 func verifyPrograms(t *testing.T, p page) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
@@ -36,9 +36,9 @@ func verifyPrograms(t *testing.T, p page) map[string]string {
 	return all
 }
 
-// TestVerifyPrograms runs the programs of the page. They accept the last delivery with the
-// secret of its subscription, and with a second signature after a rotation, and refuse it with
-// another secret and another body.
+// TestVerifyPrograms runs the programs of the page. They accept the last delivery with the secret
+// of its subscription, and with a second signature after a rotation, and refuse it with another
+// secret or another body.
 func TestVerifyPrograms(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) {
 		cfg.Receiving = webhook.Receiving{Timeout: 30 * time.Second, Retry: webhook.DefaultRetryPolicy()}
@@ -104,7 +104,7 @@ func TestVerifyPrograms(t *testing.T) {
 	}
 }
 
-// TestReceiver runs the receiver of the page: it accepts a delivery with the right signature only.
+// TestReceiver runs the receiver of the page: it accepts only a delivery with the right signature.
 func TestReceiver(t *testing.T) {
 	harness.Tool(t, "clients", "python3")
 	w := testWeb(t, nil)
@@ -171,13 +171,13 @@ func secondSignature(s string) string {
 	return s[:last] + "v1,AAAA " + s[last:]
 }
 
-// withTolerance has the program refuse deliveries that are more than an hour old.
+// withTolerance makes the program refuse deliveries that are more than an hour old.
 func withTolerance(s string) string {
 	return strings.NewReplacer("header, body, 0)", "header, body, time.Hour)", ", body, 0)", ", body, 3600)", ", $body, 0)", ", $body, 3600)").
 		Replace(s)
 }
 
-// Without a delivery the page has a sample. A long body is a file, and a delivery of another
+// Without a delivery the page shows a sample. A long body is a file, and a delivery of another
 // program is never the example.
 func TestVerifyPage(t *testing.T) {
 	w := testWeb(t, nil)

@@ -80,7 +80,7 @@ func (p preferences) cookie(secure bool) *http.Cookie {
 	return c
 }
 
-// read takes the preferences that a form has. It reports whether the time zone is known.
+// read takes the preferences that a form contains. It reports whether the time zone is known.
 func (p *preferences) read(form url.Values) bool {
 	if form.Has("theme") {
 		switch t := ui.Theme(form.Get("theme")); t {
@@ -105,8 +105,8 @@ func (h *accountPages) showPreferences(r *request) (response, error) {
 	return response{page: preferencesPage(h.frame(r, "Preferences"), readPreferences(r.Request), "", "")}, nil
 }
 
-// savePreferences saves the preferences that the form has fields for and keeps the others. It
-// redirects to the page that has the form.
+// savePreferences saves the preferences for which the form has fields and keeps the others. It
+// redirects to the page with the form.
 func (h *accountPages) savePreferences(r *request) (response, error) {
 	form := r.PostForm
 	p := readPreferences(r.Request)

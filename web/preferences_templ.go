@@ -10,8 +10,8 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "service/web/ui"
 
-// preferencesPage shows the display settings of a browser. Fault describes what is wrong with the
-// time zone that was typed.
+// preferencesPage shows the display settings of a browser. fault describes the error in the typed
+// time zone.
 func preferencesPage(f ui.Frame, p preferences, typed, fault string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

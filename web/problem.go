@@ -23,11 +23,11 @@ func notFound(*request) (response, error) {
 type problem struct {
 	status      int
 	title, text string
-	command     string // a command that solves it, "" for none
+	command     string // command that solves the problem, "" for none
 	after       string // the text below the command
 	allow       string // with 405
 	again       bool   // a retry may help
-	public      bool   // for visitors who are no admins: without a link to sign in
+	public      bool   // for visitors who are not admins: without a link to sign in
 
 	retryAfter time.Duration // with 429 and 503
 }

@@ -10,7 +10,7 @@ import templruntime "github.com/a-h/templ/runtime"
 
 import "service/web/ui"
 
-// problemPage shows a problem, with the navigation to those who are signed in.
+// problemPage shows a problem, with the navigation for signed-in visitors.
 func problemPage(f ui.Frame, p *problem, requestID string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

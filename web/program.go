@@ -17,7 +17,7 @@ import (
 // programPages are the pages of programs.
 type programPages struct{ *site }
 
-// The id of a program can be any word, but never begins with a hyphen.
+// A program's ID can be any word, but never begins with a hyphen.
 const newProgramPath = "/programs/-/new"
 
 // programTokens is how many of its valid tokens the program page shows.
@@ -39,7 +39,7 @@ type programRecords struct {
 	pager    ui.Pager
 	defaults programDefaults
 	curl     string
-	failed   string // the id of this request when the rows could not be loaded, "" when they could
+	failed   string // the ID of this request if the rows could not be loaded, "" if they could
 }
 
 // programDefaults are the limits of a program without limits of its own; 0 is no limit.
@@ -96,7 +96,7 @@ func (h *programPages) withStatistics(r *request, programs []webhook.Program) ([
 // programView is the page of one program.
 type programView struct {
 	programRow
-	usable    bool // it is neither being erased nor imported
+	usable    bool // the program is neither being erased nor imported
 	notice    string
 	defaults  programDefaults
 	backlog   webhook.Backlog
@@ -263,7 +263,7 @@ func (h *programPages) update(r *request, p *webhook.Program) (response, error) 
 	if err == nil {
 		err = h.store.Write(r, func(sw store.Write) error {
 			_, before, err := sw.Programs().Put(p.ID, &fields, r.actor())
-			if err == nil && before == nil { // erased since it was read
+			if err == nil && before == nil { // the program was erased in the meantime
 				return webhook.NotFound("program")
 			}
 			return err
@@ -303,7 +303,7 @@ func (h *programPages) confirmErase(r *request, e *programErasure) (response, er
 	return response{page: erasePage(h.frame(r, "Erase program "+e.ID), e)}, nil
 }
 
-// erase begins to erase a program if its id was typed.
+// erase begins to erase a program if the visitor typed its ID.
 func (h *programPages) erase(r *request, e *programErasure) (response, error) {
 	form := r.PostForm
 	if e.typed = strings.TrimSpace(form.Get("confirm")); e.typed != e.ID {
@@ -338,7 +338,7 @@ func programBadge(p *programRow) (state, word string) {
 	return "success", "healthy"
 }
 
-// programName names a program: by its name, or else by its id.
+// programName returns the name of a program, or else its ID.
 func programName(p *webhook.Program) string {
 	if p.Name != "" {
 		return p.Name
@@ -346,7 +346,7 @@ func programName(p *webhook.Program) string {
 	return p.ID
 }
 
-// limitText describes a limit: its own, or the default.
+// limitText describes a limit: the program's own, or the default.
 func limitText(limit *int, def int) string {
 	switch {
 	case limit == nil && def == 0:
@@ -359,7 +359,7 @@ func limitText(limit *int, def int) string {
 	return ui.Number(int64(*limit))
 }
 
-// limitsText lists the limits that a program has of its own, "" for none.
+// limitsText lists a program's own limits, "" for none.
 func limitsText(p *webhook.Program) string {
 	var all []string
 	for _, l := range []struct {

@@ -21,15 +21,15 @@ func programPortalPath(id string) string { return "/programs/" + url.PathEscape(
 type programPortal struct {
 	program  *webhook.Program
 	sessions []webhook.PortalSession
-	links    int // open ones
+	links    int // open links
 	role     string
 	life     string // of a new link
-	origins  string // one a line
+	origins  string // one per line
 	errors   []ui.FieldError
 	api, cli string
 }
 
-// portalLives are the choices of how long a link works.
+// portalLives are the choices for the lifetime of a link.
 var portalLives = []ui.Option{{Value: "1h", Label: "1 hour"}, {Value: "24h", Label: "24 hours"}, {Value: "168h", Label: "7 days"}}
 
 func (h *programPortalPages) read(r *request) (*programPortal, error) {
@@ -90,7 +90,7 @@ func (h *programPortalPages) saveOrigins(r *request, p *programPortal) (response
 	err := h.store.Write(r, func(sw store.Write) error {
 		_, before, err := sw.Programs().Put(p.program.ID, &webhook.ProgramFields{PortalOrigins: &origins}, r.actor())
 		if err == nil && before == nil {
-			err = webhook.NotFound("program") // erased since it was read
+			err = webhook.NotFound("program") // the program was erased in the meantime
 		}
 		return err
 	})

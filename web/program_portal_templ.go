@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// programPortalPage is how partners get into a program's portal, and who is in it.
+// programPortalPage shows how partners get into a program's portal, and the sessions in it.
 func programPortalPage(f ui.Frame, p *programPortal) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

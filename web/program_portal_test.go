@@ -11,7 +11,8 @@ import (
 
 var linkShown = regexp.MustCompile(`https://service\.example(/portal/link/[A-Za-z0-9_-]{43})<`)
 
-// An owner creates a link, which is shown once, sees who is in the portal, and ends it all.
+// An owner creates a link, which is shown once, sees the sessions in the portal, and ends all of
+// them.
 func TestProgramPortal(t *testing.T) {
 	w := testWeb(t, nil)
 	portalLink(t, w, "acme", webhook.PortalRead)

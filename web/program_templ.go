@@ -659,7 +659,7 @@ func programLine(f ui.Frame, p *programRow) templ.Component {
 	})
 }
 
-// programSubscriptions counts the subscriptions of a program, and those that do not deliver.
+// programSubscriptions shows how many subscriptions a program has, and how many do not deliver.
 func programSubscriptions(p *programRow) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -1260,7 +1260,7 @@ func programBanner(f ui.Frame, v *programView) templ.Component {
 	})
 }
 
-// moveTitle says where a program is moved.
+// moveTitle says where a program is moving, or has moved.
 func moveTitle(m *webhook.ProgramMove) string {
 	switch {
 	case m.Status == webhook.ProgramArriving:
@@ -1271,7 +1271,7 @@ func moveTitle(m *webhook.ProgramMove) string {
 	return "Being moved to " + ui.Visible(m.URL) + "."
 }
 
-// moveText says what that means for the requests of its tokens.
+// moveText describes the effect of a move on requests with the program's tokens.
 func moveText(m *webhook.ProgramMove) string {
 	if m.Forwards {
 		return "Requests with its tokens are forwarded there, and nothing is sent from here."
@@ -2021,7 +2021,7 @@ func programFormPage(f ui.Frame, p *programForm) templ.Component {
 	})
 }
 
-// erasePage asks for the id of the program before it is erased.
+// erasePage asks for the ID of the program before it is erased.
 func erasePage(f ui.Frame, e *programErasure) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -11,7 +11,7 @@ import (
 )
 
 // TestProgramPages creates a program, changes its limits, lists it and erases it. The audit log
-// has each of that once.
+// records each change once.
 func TestProgramPages(t *testing.T) {
 	w := testWeb(t, func(cfg *Config) { cfg.MaxSubscriptions, cfg.RateLimit = 100, 1000 })
 	v := visit(t, w)
@@ -84,7 +84,7 @@ func TestProgramPages(t *testing.T) {
 	}
 }
 
-// TestProgramOfAnyName checks that no id of a program is the path of another page.
+// TestProgramOfAnyName checks that no program ID is the path of another page.
 func TestProgramOfAnyName(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -95,7 +95,7 @@ func TestProgramOfAnyName(t *testing.T) {
 	}
 }
 
-// TestProgramList filters and sorts the programs, and counts what each has.
+// TestProgramList filters and sorts the programs, and counts the records of each.
 func TestProgramList(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)

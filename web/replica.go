@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// replicaTime formats when a replica was last known to hold all changes.
+// replicaTime formats when a replica was last known to contain all changes.
 func replicaTime(r *store.ReplicaStatus) string { return timeOrNever(r.LastSuccess) }
 
 // timeOrNever formats a time, or "never" for the zero time.
@@ -28,7 +28,7 @@ func replicaLag(r *store.ReplicaStatus) string {
 	return ui.Uptime(r.Lag) + " behind"
 }
 
-// replicaTrouble is the state of a replica that is not well, "" if it is well or there is none.
+// replicaTrouble describes a replica with a problem, "" if it has none or there is no replica.
 func replicaTrouble(r *store.ReplicaStatus) string {
 	switch r.State {
 	case store.ReplicaOpening:

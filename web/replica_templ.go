@@ -465,7 +465,7 @@ func replicaSection(f ui.Frame, r *store.ReplicaStatus) templ.Component {
 	})
 }
 
-// holdAlarm reports that deliveries are held after a restore, with the button that resumes them.
+// holdAlarm reports that deliveries are paused after a restore, with the button that resumes them.
 func holdAlarm(f ui.Frame, h *store.Hold) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

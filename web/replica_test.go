@@ -29,7 +29,7 @@ func replicaOf(t *testing.T, dir, target string) *replica.Config {
 	return cfg
 }
 
-// TestHeldDeliveries restores a service and releases its deliveries with the button.
+// TestHeldDeliveries restores a service and resumes its deliveries with the button.
 func TestHeldDeliveries(t *testing.T) {
 	lost, dir, target := t.TempDir(), t.TempDir(), t.TempDir()
 	s, err := store.Open(t.Context(), store.Config{Dir: lost, Replica: replicaOf(t, lost, target)})
@@ -94,7 +94,7 @@ func TestHeldDeliveries(t *testing.T) {
 }
 
 // TestVerifiedReplica checks that the page shows when the replica was last equal to the database,
-// and its damage.
+// and any damage.
 func TestVerifiedReplica(t *testing.T) {
 	at := time.Date(2026, 3, 14, 8, 24, 48, 0, time.UTC)
 	status := store.ReplicaStatus{State: store.ReplicaRunning, Target: "file:///copy", VerifyInterval: 24 * time.Hour}

@@ -23,16 +23,16 @@ type request struct {
 	session webhook.Session // the zero session without one
 	secret  string          // in the cookie of the session
 	need    webhook.Role    // minimum role of the route, or anyone
-	portal  portalVisit     // of a page of the portal
+	portal  portalVisit     // of a portal page
 	program string          // the parameter program, "" for all
 	note    *ui.Note        // result of the previous POST, shown once; nil for none
 
-	// loadFrame sets programs and status after a POST, since only the page of a rejected form
-	// shows them; nil when they are set.
+	// loadFrame sets programs and status after a POST, since only the page of a rejected form shows
+	// them; nil if they are set.
 	loadFrame func()
 
 	programs []string   // to choose from; at most ui.MaxProgramChoices
-	status   *ui.Status // of the service; nil when it was not read
+	status   *ui.Status // of the service; nil if it was not read
 }
 
 func (w *Web) newRequest(r *http.Request, id string) *request {
@@ -46,7 +46,7 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 	r = r.WithContext(ctx)
 	req := &request{
 		Request: r, id: id, clock: ui.Clock{Now: time.Now(), Zone: p.zone},
-		theme: p.theme, keys: p.keys, program: ui.Visible(values.Get("program")), // as received, if a program can have that name
+		theme: p.theme, keys: p.keys, program: ui.Visible(values.Get("program")), // as received, if it is a possible program ID
 	}
 	if r.Method == http.MethodGet && !req.isBackground() {
 		req.note = w.readNote(r)
@@ -54,8 +54,8 @@ func (w *Web) newRequest(r *http.Request, id string) *request {
 	return req
 }
 
-// isBackground reports whether the page's script made the request. htmx sets HX-Request, and
-// loads only parts that refresh (hx-get with a time).
+// isBackground reports whether the page's script made the request. htmx sets HX-Request, and loads
+// only parts that refresh (hx-get with a time).
 func (r *request) isBackground() bool {
 	return r.Method == http.MethodGet && r.Header.Get("HX-Request") == "true"
 }
@@ -75,8 +75,7 @@ func subscriptionPath(id string) string { return "/subscriptions/" + url.PathEsc
 // deliveryPath returns the path of the delivery page.
 func deliveryPath(id string) string { return "/deliveries/" + url.PathEscape(id) }
 
-// eventPath returns the path of the event page, whose id is unique only
-// within its program.
+// eventPath returns the path of the event page. An event ID is unique only within its program.
 func eventPath(programID, id string) string {
 	return "/events/" + url.PathEscape(programID) + "/" + url.PathEscape(id)
 }

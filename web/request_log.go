@@ -36,9 +36,9 @@ func (c *responseRecorder) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// logRequest writes the log line of a request. The route is the pattern of the path,
-// since the path may contain the code of a sign-in link; "-" when no route matches.
-// Requests of assets are logged at level debug.
+// logRequest writes the log line of a request. The route is the pattern of the path, since the path
+// may contain the code of a sign-in link; "-" if no route matches. Requests for assets are logged
+// at debug level.
 func (w *Web) logRequest(c *responseRecorder, r *http.Request, took time.Duration) {
 	level := slog.LevelInfo
 	if strings.HasPrefix(r.URL.Path, assets.Prefix) {

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// rogue is an OpenID Connect provider that breaks the rules as a test wants it. As it is
-// made, it keeps them, and signs in every visitor.
+// rogue is an OpenID Connect provider that breaks the rules as a test requires. Initially it
+// follows them, and signs in every visitor.
 type rogue struct {
 	t      *testing.T
 	server *httptest.Server
@@ -51,7 +51,7 @@ func newRogue(t *testing.T) *rogue {
 	return p
 }
 
-// rogueKeys are generated once: it takes a while.
+// rogueKeys are generated once because that takes a while.
 var rogueKeys = sync.OnceValue(func() [2]*rsa.PrivateKey {
 	var all [2]*rsa.PrivateKey
 	for i := range all {
@@ -155,7 +155,7 @@ func (p *rogue) token() string {
 	key := p.private[p.signer]
 	switch alg {
 	case "none":
-	case "HS256": // with what is public as the secret
+	case "HS256": // with public data as the secret
 		m := hmac.New(sha256.New, key.N.Bytes())
 		m.Write([]byte(text))
 		sig = m.Sum(nil)
@@ -166,8 +166,8 @@ func (p *rogue) token() string {
 	return text + "." + b64(sig)
 }
 
-// authorize plays the browser at the provider: it returns the path and the query of the
-// redirect back.
+// authorize acts as the browser at the provider: it returns the path and the query of the redirect
+// back.
 func (p *rogue) authorize(address string) url.Values {
 	p.t.Helper()
 	u, err := url.Parse(address)

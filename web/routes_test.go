@@ -83,7 +83,7 @@ func furnish(t *testing.T) *furnished {
 	f.paths = map[string]string{
 		"/sign-in/{code}":                             "/sign-in/" + strings.Repeat("A", 43),
 		"/setup/{code}":                               "/setup/" + strings.Repeat("A", 43),
-		"/link/{code}":                                "/link/" + strings.Repeat("A", 43), // of the portal
+		"/link/{code}":                                "/link/" + strings.Repeat("A", 43), // a portal link
 		"/shared/{code}":                              "/shared/" + shared,
 		"/deliveries/{id}/shares/{share}/revoke":      deliveryPath(failed.ID) + "/shares/" + link.ID + "/revoke",
 		"/invitation/{code}":                          "/invitation/" + code,
@@ -239,7 +239,7 @@ func TestRoleOfEachRoute(t *testing.T) {
 	}
 }
 
-// checkRoleOfRoute asks a route in a role, which may use it or is refused.
+// checkRoleOfRoute requests a route with a role, which may use it or is refused.
 func checkRoleOfRoute(t *testing.T, f *furnished, role webhook.Role, one route, method string) {
 	t.Helper()
 	v := f.as(role)
@@ -263,7 +263,7 @@ func checkRoleOfRoute(t *testing.T, f *furnished, role webhook.Role, one route, 
 	}
 }
 
-// TestRolesOfRoutes lists the routes that need more than a viewer. No other route changes
+// TestRolesOfRoutes lists the routes that need more than the role viewer. No other route changes
 // anything but the visitor's own account.
 func TestRolesOfRoutes(t *testing.T) {
 	want := map[webhook.Role][]string{
@@ -314,8 +314,8 @@ var addresses = regexp.MustCompile(`\s(?:href|action|formaction|hx-post|hx-get|d
 
 var signingSecret = regexp.MustCompile(`whsec_[A-Za-z0-9+/=]{24,}`)
 
-// TestPagesOfEachRole checks that no page shows a secret, or a link or form that the visitor's
-// role does not allow. Each page of an owner has its links.
+// TestPagesOfEachRole checks that no page shows a secret, or a link or form that the visitor's role
+// does not allow. Each page of an owner must contain its links.
 func TestPagesOfEachRole(t *testing.T) {
 	f := furnish(t)
 	seen := make(map[webhook.Role]map[string]bool)
@@ -347,7 +347,7 @@ func checkPageOfRole(t *testing.T, f *furnished, v visitor, role webhook.Role, o
 		t.Errorf("%s of %s has %s", one.path, role, secret)
 	}
 	for _, secret := range []string{urlCanary, "top-secret-token"} {
-		// The form of a subscription has its whole URL, whose query may contain a secret.
+		// The form of a subscription contains its whole URL, whose query may contain a secret.
 		form := role != viewer && one.path == "/subscriptions/{id}/edit" && secret == urlCanary
 		if strings.Contains(got.body, secret) && !form {
 			t.Errorf("%s of %s has %q", one.path, role, secret)
@@ -367,8 +367,8 @@ func checkPageOfRole(t *testing.T, f *furnished, v visitor, role webhook.Role, o
 	}
 }
 
-// TestNothingIsStored checks that browsers and proxies store no response of a route of an admin or
-// a partner, with and without a session.
+// TestNothingIsStored checks that browsers and proxies store no response of an admin or partner
+// route, with and without a session.
 func TestNothingIsStored(t *testing.T) {
 	f := furnish(t)
 	for _, role := range []webhook.Role{owner, viewer, writer, anyone} {

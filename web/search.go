@@ -13,12 +13,12 @@ import (
 	"service/webhook"
 )
 
-// searchPages find records by id, by name and by the values of payload fields.
+// searchPages find records by ID, by name and by the values of payload fields.
 type searchPages struct{ *site }
 
 const (
 	maxFound       = 10  // records of a kind that a search lists
-	maxFoundOwn    = 100 // records of a kind among which a partner's are searched
+	maxFoundOwn    = 100 // records of a kind within which a partner's search looks
 	maxFoundEvents = 25  // events on a page of a search for a value
 	maxSuggested   = 5   // records of a kind that are suggested while the visitor types
 	// searchTime is the maximum time to read events for one page.
@@ -73,7 +73,7 @@ func (h *searchPages) show(r *request) (response, error) {
 	return a, nil
 }
 
-// find looks for records by the beginning of their id, and by names and URLs.
+// find looks for records by the beginning of their ID, and by names and URLs.
 func (h *searchPages) find(r *request, q string, limit int) (*searchResult, error) {
 	if r.portal.in() {
 		return h.findOwn(r, q, limit)
@@ -87,7 +87,7 @@ func (h *searchPages) find(r *request, q string, limit int) (*searchResult, erro
 	return s, err
 }
 
-// findOwn is find for a partner: subscriptions, deliveries and events of the own program.
+// findOwn is find for a partner: subscriptions, deliveries and events of the partner's program.
 func (h *searchPages) findOwn(r *request, q string, limit int) (*searchResult, error) {
 	s := new(searchResult)
 	if q == "" {
@@ -175,9 +175,10 @@ func (s *searchResult) address(f ui.Frame, span, cursor string) string {
 // maxNamed is the maximum number of subscriptions that a list is filtered by for one text.
 const maxNamed = 100
 
-// nameSubscriptions finds the subscriptions that the visitor typed into the filter of a list, and returns
-// the address of the list with their IDs. Otherwise it reads the names of those in the filter. If several
-// match, but one has exactly this name, it is this one.
+// nameSubscriptions finds the subscriptions that the visitor typed into a list's filter, and
+// returns the address of the list with their IDs. Without typed text it reads the names of the
+// subscriptions in the filter. If several match, but one has exactly this name, it selects that
+// one.
 func (h *site) nameSubscriptions(r *request, v *ui.Listing) (location string, err error) {
 	v.Suggest = ui.At(r.Context(), "/find/suggest?options")
 	ids := v.Query.Filters["subscription_id"]
@@ -212,8 +213,9 @@ func (h *site) nameSubscriptions(r *request, v *ui.Listing) (location string, er
 	return v.WithSubscriptions(ids), nil
 }
 
-// findSubscriptions returns the newest subscriptions of the visitor's program, of all if none is selected,
-// that match a text. Deleted has the values of this filter, if deleted ones are wanted too.
+// findSubscriptions returns the newest subscriptions that match a text, of the visitor's program,
+// or of all if none is selected. deleted contains the values of the filter deleted, to include
+// deleted subscriptions.
 func (h *site) findSubscriptions(r *request, text string, limit int, deleted ...string) ([]record.SubscriptionSummary, error) {
 	q := webhook.ListQuery{Sort: []webhook.SortField{{Name: "created_at", Descending: true}}, Size: limit,
 		Filters: map[string][]string{"search": {text}}}
@@ -224,7 +226,8 @@ func (h *site) findSubscriptions(r *request, text string, limit int, deleted ...
 	return found, err
 }
 
-// subscriptionNames returns the names of subscriptions by ID, for a partner only of the own program.
+// subscriptionNames returns the names of subscriptions by ID; for a partner, only those of the
+// partner's program.
 func (h *site) subscriptionNames(r *request, ids []string) (map[string]string, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -267,8 +270,8 @@ func foundPath(f *record.Found) string {
 	}
 }
 
-// subscriptionName returns the display name of a subscription: its description, or its URL when
-// it has none. More is the host of a subscription with a description.
+// subscriptionName returns the display name of a subscription: its description, or else its URL.
+// more is the host of a subscription with a description.
 func subscriptionName(s *webhook.Subscription) (name, more string) {
 	host, path, _ := webhook.Endpoint(s.URL)
 	if name := firstLineOf(s.Description); name != "" {

@@ -9,8 +9,8 @@ import (
 	"service/webhook"
 )
 
-// TestFilterBySubscriptionName types the name, the host or the beginning of the ID of a subscription into
-// the filter of a list, which then has its ID.
+// TestFilterBySubscriptionName types the name, the host or the beginning of the ID of a
+// subscription into a list's filter, which then contains the subscription's ID.
 func TestFilterBySubscriptionName(t *testing.T) {
 	v, s, w := sending(t)
 	x := s.subscribe("acme", "https://hooks.x.example/in?key=s3cret")
@@ -23,7 +23,7 @@ func TestFilterBySubscriptionName(t *testing.T) {
 	}
 	filter := func(ids ...string) string { return "filter[subscription_id]=" + strings.Join(ids, ",") }
 	for query, want := range map[string]string{
-		"subscription=partner+x,+inc":                          filter(x.ID), // exactly its name
+		"subscription=partner+x,+inc":                          filter(x.ID), // exactly the name
 		"subscription=X.EXAMPLE&program=acme":                  filter(x.ID) + "&program=acme",
 		"subscription=" + y.ID[:30] + "&filter[status]=failed": "filter[status]=failed&" + filter(y.ID),
 		"subscription=staging&" + filter(x.ID):                 filter(x.ID, y.ID),
@@ -50,7 +50,7 @@ func TestFilterBySubscriptionName(t *testing.T) {
 	p.want(t, 200, `<option value="Partner X, Inc">hooks.x.example</option>`)
 	p.hasNot(t, "<html", "s3cret")
 
-	// A partner finds only the own ones, and sees no name of another.
+	// A partner finds only subscriptions of the own program, and sees no other names.
 	partner := enter(t, w, "globex", webhook.PortalRead)
 	partner.do("GET", "/portal/deliveries?subscription=partner").want(t, 400, "has no match")
 	partner.do("GET", "/portal/deliveries?subscription=x.example").want(t, 303, "")

@@ -33,7 +33,7 @@ type response struct {
 	location string   // the redirect (303)
 	note     *ui.Note // shown once on the page at location; nil for none
 
-	json   []byte // for a script of ours
+	json   []byte // for our own script
 	file   *file
 	stream func(*stream) error // runs until the browser disconnects; see stream
 
@@ -46,14 +46,14 @@ type response struct {
 type file struct {
 	name        string // suggested file name: ASCII without quotes
 	contentType string
-	write       func(io.Writer) error // an error aborts the connection, so that the browser reports a failed download
+	write       func(io.Writer) error // an error aborts the connection, so the browser reports a failed download
 }
 
 // handler handles a request. Its error is a *problem, which the visitor sees, or an
 // internal error, which is logged.
 type handler func(*request) (response, error)
 
-// by holds the handlers of a path by method. get also serves HEAD.
+// by contains the handlers of a path by method. get also serves HEAD.
 type by struct {
 	get, post handler
 	limit     int64 // of the form that post gets as PostForm, in bytes; 0 for maxForm
@@ -91,8 +91,8 @@ func (b by) handle(r *request) (response, error) {
 	}
 }
 
-// withoutEmpty returns the address of a list without its empty parameters, "" if it has none. A form
-// without JavaScript sends all its fields.
+// withoutEmpty returns the address of a list without its empty parameters, "" if it has none. A
+// form sends all its fields without JavaScript.
 func withoutEmpty(u *url.URL) string {
 	given, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -129,8 +129,8 @@ func setSecurityHeaders(h http.Header) {
 }
 
 // Find reports whether a request gets a page, and whether its address exists. Without a session,
-// pages that need one, but the first, are for browsers, which ask for text/html; other clients get
-// errors of the API.
+// only browsers, which accept text/html, get pages that need one, except for the first page; other
+// clients get API errors.
 func (w *Web) Find(r *http.Request) (page, exists bool) {
 	_, pattern := w.mux.Handler(r)
 	exists = pattern != "" && pattern != "/" && pattern != portalBase+"/"
@@ -151,12 +151,12 @@ func (w *Web) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	setSecurityHeaders(rw.Header())
 	seen := &responseRecorder{ResponseWriter: rw}
 	began := time.Now()
-	defer func() { w.logRequest(seen, r, time.Since(began)) }() // also logs an aborted response
+	defer func() { w.logRequest(seen, r, time.Since(began)) }() // logs even an aborted response
 	w.mux.ServeHTTP(seen, r)
 }
 
-// serve runs a handler and writes its response. No other function writes responses or logs errors
-// of handlers.
+// serve runs a handler and writes its response. No other function writes responses or logs handler
+// errors.
 func (w *Web) serve(do handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, plain *http.Request) {
 		r := w.newRequest(plain, rw.Header().Get(requestIDHeader))
@@ -182,7 +182,7 @@ func (w *Web) serve(do handler) http.Handler {
 			rw.WriteHeader(http.StatusSeeOther)
 		case a.json != nil:
 			rw.Header().Set("Content-Type", "application/json")
-			rw.Write(a.json) // the visitor is gone if this fails
+			rw.Write(a.json) // fails only if the visitor disconnected
 		case a.file != nil:
 			w.send(rw, r, a.file)
 		case a.stream != nil:
@@ -222,7 +222,7 @@ func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 	}
 	w.headers(rw, p.status, p.retryAfter)
 	f := w.frame(r, p.title)
-	f.Address = "" // no form leads back to an error
+	f.Address = "" // no form may lead back to an error
 	var body bytes.Buffer
 	if err := problemPage(f, p, r.id).Render(r.Context(), &body); err != nil {
 		body.Reset()
@@ -271,7 +271,7 @@ func (w *Web) send(rw http.ResponseWriter, r *request, f *file) {
 		return
 	}
 	// Flush the headers so that the browser starts the download before the first line is found. A
-	// writer without Flush works too.
+	// writer without Flush is fine.
 	_ = http.NewResponseController(rw).Flush()
 	if err := f.write(&deadlineWriter{rw, http.NewResponseController(rw)}); err != nil {
 		if r.Context().Err() == nil {
@@ -281,8 +281,8 @@ func (w *Web) send(rw http.ResponseWriter, r *request, f *file) {
 	}
 }
 
-// deadlineWriter sets a write deadline before each write: a long download may take any time, but
-// a client that stops reading is disconnected.
+// deadlineWriter sets a write deadline before each write: a long download may take any time, but a
+// client that stops reading is disconnected.
 type deadlineWriter struct {
 	to  io.Writer
 	ctl *http.ResponseController
@@ -330,8 +330,8 @@ func (w *Web) run(do handler, r *request, body *bytes.Buffer) (a response, err e
 }
 
 // acknowledge waits until the response to a form may report a change as stored, see
-// [store.Replica.Acknowledge]. An error can depend on stored changes too, such as a deleted record.
-// It returns the error to respond with.
+// [store.Replica.Acknowledge]. An error can also depend on stored changes, such as a deleted
+// record. It returns the error to respond with.
 func (w *Web) acknowledge(r *request, a *response, err error) error {
 	var p *problem
 	switch {

@@ -30,7 +30,7 @@ func text(s string) templ.Component {
 	})
 }
 
-// textHandler handles a page with one word.
+// textHandler returns a handler whose page is one word.
 func textHandler(word string, secret bool) handler {
 	return func(*request) (response, error) { return response{page: text(word), secret: secret}, nil }
 }
@@ -49,7 +49,7 @@ func TestSecretIsNotCompressed(t *testing.T) {
 	}
 }
 
-// TestBusyPage checks the page of a visitor whose program reads too many lists.
+// TestBusyPage checks the page for a visitor whose program reads too many lists.
 func TestBusyPage(t *testing.T) {
 	w := testWeb(t, nil)
 	w.mux.Handle("/busy", w.serve(func(*request) (response, error) { return response{}, fmt.Errorf("list: %w", store.ErrBusy) }))
@@ -99,7 +99,7 @@ func TestNote(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a log that can be read while a server writes it.
+// lockedBuffer is a log that tests can read while a server writes to it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -256,8 +256,7 @@ func TestFirstPageIsSmall(t *testing.T) {
 	t.Logf("%d bytes, of which %d are the page", sum, len(first.body))
 }
 
-// TestErrorsHaveNavigation checks that a signed-in visitor can leave every error page by the
-// navigation.
+// TestErrorsHaveNavigation checks that every error page shows the navigation to signed-in visitors.
 func TestErrorsHaveNavigation(t *testing.T) {
 	f := furnish(t)
 	f.w.mux.Handle("GET /broken", f.w.serve(f.w.guard(route{role: viewer, by: by{get: func(*request) (response, error) {
@@ -296,7 +295,7 @@ func TestErrorsHaveNavigation(t *testing.T) {
 // maxPageWeight is the maximum size in bytes of a first page with its assets, compressed.
 const maxPageWeight = 60 << 10
 
-// TestPageWeight checks the size of each page for a browser that has nothing cached.
+// TestPageWeight checks the size of each page for a browser with an empty cache.
 func TestPageWeight(t *testing.T) {
 	f := furnish(t)
 	for _, role := range []webhook.Role{owner, writer} {

@@ -45,7 +45,7 @@ func (s *sessions) findBy(r *request, find func(context.Context, string) (webhoo
 }
 
 // create creates a session for an admin whose password has the given hash, and sets it in r. It
-// replaces the previous session of the browser, and returns the secret.
+// replaces the previous session of the browser, and returns the session's secret.
 func (s *sessions) create(sw store.Write, r *request, admin webhook.Admin, hash webhook.PasswordHash) (secret string, err error) {
 	replaced := ""
 	if c, err := r.Cookie(s.cookieName(sessionCookie)); err == nil {
@@ -72,8 +72,7 @@ func (r *request) signInEntry() webhook.AuditEntry {
 	return r.entry(webhook.ActionSessionBegin, "", r.session.AdminID, browserOf(r.session.Agent))
 }
 
-// device returns the id of the browser that sent r, if the admin has signed in with it
-// before.
+// device returns the ID of the browser that sent r, if the admin has signed in with it before.
 func (s *sessions) device(r *request, adminID string) (string, bool) {
 	c, err := r.Cookie(s.cookieName(deviceCookie))
 	if err != nil || adminID == "" {
@@ -91,8 +90,8 @@ func (s *sessions) deviceOfAny(r *request) (string, bool, error) {
 	return s.store.Sessions().DeviceOfAny(r.Context(), c.Value)
 }
 
-// The names of the cookies. The session cookie ends with the browser session; the device cookie
-// lives as long as browsers allow.
+// Names of the cookies. The session cookie ends with the browser session; the device cookie lives
+// as long as browsers allow.
 const (
 	sessionCookie = "session"
 	deviceCookie  = "device"
@@ -123,8 +122,8 @@ func (s *sessions) cookie(name, value string, life time.Duration) *http.Cookie {
 	}
 }
 
-// browserOf returns the browser and operating system that a User-Agent claims, in a few words. It
-// is still text from outside.
+// browserOf returns the browser and operating system that a User-Agent claims, in a few words. The
+// result is still text from outside.
 func browserOf(agent string) string {
 	named := func(names ...[2]string) string {
 		for _, n := range names {

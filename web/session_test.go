@@ -102,7 +102,7 @@ func firstAdmin(t *testing.T, secure bool) {
 
 	link := w.NewSetupLink()
 	other := w.NewSetupLink()
-	// Neither opening the link nor a mistake uses it up.
+	// Neither opening the link nor a mistake uses up the link.
 	for _, method := range []string{"GET", "HEAD", "GET"} {
 		v.do(method, link).want(t, 200, "")
 	}
@@ -241,7 +241,7 @@ func TestSignIn(t *testing.T) {
 				t.Errorf("cookies: got %v, want one that is removed", c)
 			}
 			v.do("GET", "/").want(t, 401, "")
-			// The session has ended on the server, too, not only in the browser.
+			// The session has ended on the server as well, not only in the browser.
 			bare.do("GET", "/", "Cookie", name+"="+second).want(t, 401, "")
 			if got := audited(t, w); len(got) != 3 || !strings.Contains(got[2], "session.end") {
 				t.Errorf("the audit has %q", got)
@@ -250,8 +250,8 @@ func TestSignIn(t *testing.T) {
 	}
 }
 
-// TestWrongPasswordsAreAlike checks that the response for a wrong password is that for an unknown
-// admin, and that no page repeats a password.
+// TestWrongPasswordsAreAlike checks that a wrong password and an unknown admin get the same
+// response, and that no page repeats a password.
 func TestWrongPasswordsAreAlike(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
@@ -352,7 +352,7 @@ func TestOtherSitesCannotPost(t *testing.T) {
 	for _, header := range foreign {
 		v.post(setup, form, header...).want(t, 403, "another site")
 	}
-	v.post(setup, form).want(t, 303, "") // none of them used it up
+	v.post(setup, form).want(t, 303, "") // none of them used up the link
 	for _, path := range []string{"/sign-in", "/sign-out", "/account/password", "/account/sessions/x/revoke", "/account/sign-out-everywhere"} {
 		for _, header := range foreign {
 			v.post(path, form, header...).want(t, 403, "another site")
@@ -361,8 +361,7 @@ func TestOtherSitesCannotPost(t *testing.T) {
 	v.do("GET", "/", "Sec-Fetch-Site", "cross-site").want(t, 200, "") // a link may come from anywhere
 }
 
-// TestBadLinksAreAlike checks that the responses for a used link and for one that never existed
-// are equal.
+// TestBadLinksAreAlike checks that a used link and a link that never existed get the same response.
 func TestBadLinksAreAlike(t *testing.T) {
 	w := testWeb(t, nil)
 	v := visit(t, w)
@@ -519,7 +518,7 @@ func TestSecretsAreBounded(t *testing.T) {
 	})
 }
 
-// A group with many codes ends only its own.
+// A group with many codes ends only its own codes.
 func TestSecretsOfGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newCodes(time.Hour, 6)
@@ -571,7 +570,7 @@ func TestSecretsAreNotKept(t *testing.T) {
 	}
 }
 
-// A page that is open but not used does not extend its session.
+// An open page that is not used does not extend its session.
 func TestWatchingIsNotBeingSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := testWeb(t, nil)

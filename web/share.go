@@ -10,18 +10,18 @@ import (
 	"service/webhook"
 )
 
-// sharedPages show a delivery to anyone who has a link to it.
+// sharedPages show a delivery to every visitor with a link to it.
 type sharedPages struct {
 	*site
 	limiter *ratelimit.Limiter
 }
 
-// shareLimit limits invalid links of a network. Links cannot be guessed: it slows down those who
-// try.
+// shareLimit limits invalid links per network. Links cannot be guessed: the limit slows down
+// visitors who try.
 var shareLimit = ratelimit.Limit{Name: "share", Burst: 30, Interval: 10 * time.Second}
 
-// show shows a delivery as the API does to its partner: no bodies or headers of responses,
-// no facts for admins, and of the URL only the host.
+// show shows a delivery as the API does to its partner: no bodies or headers of responses, no
+// details for admins, and of the URL only the host.
 func (h *sharedPages) show(r *request) (response, error) {
 	view, share, open, err := h.store.Deliveries().Shared(r.Context(), r.PathValue("code"))
 	if err != nil {
@@ -41,7 +41,7 @@ func (h *sharedPages) show(r *request) (response, error) {
 	return response{page: sharedPage(h.frame(r, "Delivery"), newSharedDelivery(&view), share.ExpiresAt), secret: true}, nil
 }
 
-// newSharedDelivery returns a delivery without what only admins may see.
+// newSharedDelivery returns a delivery without the fields that only admins may see.
 func newSharedDelivery(view *store.DeliveryView) *deliveryRecord {
 	d := &deliveryRecord{DeliveryView: *view}
 	d.Attempts = nil
@@ -57,7 +57,7 @@ func newSharedDelivery(view *store.DeliveryView) *deliveryRecord {
 	return d
 }
 
-// sharedOutcome says how an attempt ended, as the API does.
+// sharedOutcome describes the result of an attempt, as the API does.
 func sharedOutcome(a *webhook.Attempt) string {
 	if a.Error != webhook.ErrorNone {
 		return a.Error.Detail()

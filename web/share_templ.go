@@ -16,7 +16,7 @@ import (
 	"service/webhook"
 )
 
-// sharedPage shows a delivery to anyone who has a link to it. It needs no session.
+// sharedPage shows a delivery to every visitor with a link to it. It needs no session.
 func sharedPage(f ui.Frame, d *deliveryRecord, until time.Time) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -27,7 +27,7 @@ func (v visitor) shareDelivery(id string) string {
 	return found[1]
 }
 
-// sharedFixture is a delivery with canaries: what only admins may see.
+// sharedFixture returns a delivery with canaries in the fields that only admins may see.
 func sharedFixture(t *testing.T) (w *Web, v visitor, id string) {
 	t.Helper()
 	w = testWeb(t, nil)
@@ -43,7 +43,7 @@ func sharedFixture(t *testing.T) (w *Web, v visitor, id string) {
 	return w, v, c.ID
 }
 
-// A link shows what the API shows to a partner, without a session.
+// A link shows, without a session, what the API shows to a partner.
 func TestSharedDelivery(t *testing.T) {
 	w, v, id := sharedFixture(t)
 	stranger := visit(t, w)
@@ -75,7 +75,8 @@ func TestSharedDelivery(t *testing.T) {
 	v.do("GET", deliveryPath(id)).hasNot(t, code)
 }
 
-// A link that was revoked, expired or guessed, or whose program is erased: one response.
+// A link that was revoked, expired or guessed, or whose program is erased, gets one and the same
+// response.
 func TestSharedLinksEnd(t *testing.T) {
 	w, v, id := sharedFixture(t)
 	revoked := v.shareDelivery(id)
@@ -118,8 +119,8 @@ func TestSharedLinksEnd(t *testing.T) {
 	}
 }
 
-// sharedOfDeleted returns a link that ended with its subscription. The delivery page then
-// has no links, and creates none.
+// sharedOfDeleted returns a link that ended with its subscription. The delivery page then shows no
+// links, and creates none.
 func sharedOfDeleted(t *testing.T, w *Web, v visitor) (link string) {
 	t.Helper()
 	l := newEventSource(t, w, "https://deleted.example.com")
@@ -136,7 +137,7 @@ func sharedOfDeleted(t *testing.T, w *Web, v visitor) (link string) {
 	return link
 }
 
-// Guesses of a network are limited, which does not concern others.
+// Guesses are limited per network, which does not affect others.
 func TestSharedLinksAreLimited(t *testing.T) {
 	_, v, id := sharedFixture(t)
 	path := v.shareDelivery(id)

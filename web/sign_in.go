@@ -28,14 +28,13 @@ type signInPages struct {
 	noPassword webhook.PasswordHash // hash for admins who do not exist, to take the same time
 }
 
-// NewSetupLink returns the path of a link to the form that creates the first admin. It
-// works once, within 30 minutes, while there is no admin. Anyone who opens it becomes an
-// admin: print it to the terminal of the operator, and never log it.
+// NewSetupLink returns the path of a link to the form that creates the first admin. The link works
+// once, within 30 minutes, while there is no admin. Every visitor who opens it can become an admin:
+// print it to the operator's terminal, and never log it.
 func (w *Web) NewSetupLink() string { return "/setup/" + w.pages.signIn.setupCodes.issue("") }
 
-// AdminsChanged must be called when another process or command created an admin or set
-// a password. It ends the setup links and resets the limit of tries for that email
-// address.
+// AdminsChanged must be called after another process or command has created an admin or set a
+// password. It ends the setup links and resets the limit of tries for that email address.
 func (w *Web) AdminsChanged(email string) {
 	w.pages.signIn.setupCodes.clear()
 	w.pages.signIn.limiter.Reset(ratelimit.Try{Limit: adminLimit, Key: email})
@@ -60,8 +59,8 @@ func (h *signInPages) requireSession(do handler) handler {
 	}
 }
 
-// requireSessionUnnoted is requireSession for paths that only scripts request: it never extends
-// the session.
+// requireSessionUnnoted is requireSession for paths that only scripts request: it never extends the
+// session.
 func (h *signInPages) requireSessionUnnoted(do handler) handler {
 	return func(r *request) (response, error) {
 		found, err := h.sessions.findUnnoted(r)
@@ -108,16 +107,16 @@ const dataFlagHint = "Add --data DIR if the service was started with it. A link 
 // signInForm is the state of the sign-in page.
 type signInForm struct {
 	next  string    // path to open after signing in
-	email string    // as it was typed
+	email string    // as typed
 	fault string    // why the sign-in failed, "" at first
 	lost  bool      // the page replaces the response to a form that was not processed
-	kept  *keptForm // the form, nil when it was not kept
+	kept  *keptForm // the form, nil if it was not kept
 
 	provider  string // name of the OpenID Connect provider, "" for none
-	requestID string // shown unless the form was asked for
+	requestID string // shown unless the visitor opened the form
 
-	passkeys  bool   // work at this address
-	noPasskey string // why they do not, if an admin has one
+	passkeys  bool   // whether passkeys work at this address
+	noPasskey string // why passkeys do not work, if an admin has one
 }
 
 func (h *signInPages) renderSignIn(r *request, status int, s signInForm) response {
@@ -126,14 +125,14 @@ func (h *signInPages) renderSignIn(r *request, status int, s signInForm) respons
 	}
 	_, why := h.relyingParty(r)
 	s.passkeys = why == ""
-	if any, err := h.store.Admins().HavePasskey(r.Context()); any && err == nil { // the page is of use without the hint
+	if any, err := h.store.Admins().HavePasskey(r.Context()); any && err == nil { // the page is usable without the hint
 		s.noPasskey = why
 	}
 	s.provider = h.providerName()
 	return response{page: signInPage(h.frame(r, "Sign in"), s), status: status}
 }
 
-// showSignIn shows the form, or redirects when there is a session.
+// showSignIn shows the form, or redirects if there is a session.
 func (h *signInPages) showSignIn(r *request) (response, error) {
 	next := localPath(r.URL.Query().Get("next"), "/")
 	found, err := h.sessions.find(r)
@@ -226,8 +225,8 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	return h.begin(r, s, admin, hash, newer)
 }
 
-// begin begins the session of an admin with the right password, and replaces its hash if that is
-// not the newer one.
+// begin begins the session of an admin with the right password, and replaces the password's hash if
+// newer differs.
 func (h *signInPages) begin(r *request, s signInForm, admin webhook.Admin, hash, newer webhook.PasswordHash) (response, error) {
 	var secret string
 	err := h.store.Write(r, func(sw store.Write) (err error) {
@@ -255,7 +254,7 @@ func (h *signInPages) begin(r *request, s signInForm, admin webhook.Admin, hash,
 	return h.signedIn(r, s, secret), nil
 }
 
-// signedIn redirects to the requested page, or shows the form that was kept.
+// signedIn redirects to the requested page, or shows the kept form.
 func (h *signInPages) signedIn(r *request, s signInForm, secret string) response {
 	a := response{location: s.next, session: true, cookies: h.sessions.cookies(r, secret)}
 	if s.kept != nil {
@@ -264,7 +263,7 @@ func (h *signInPages) signedIn(r *request, s signInForm, secret string) response
 	return a
 }
 
-// continueKept shows the form that was kept to a visitor who has signed in in another tab.
+// continueKept shows the kept form to a visitor who has signed in in another tab.
 func (h *signInPages) continueKept(r *request, s signInForm) (response, error) {
 	found, err := h.sessions.find(r)
 	if err != nil {
@@ -306,7 +305,7 @@ func (w *Web) NewSignInLink(adminID string) string {
 	return "/sign-in/" + w.pages.signIn.signInCodes.issue(adminID)
 }
 
-// showLink only shows a button, which uses the link when pressed: link previews, such as those of
+// showLink shows only a button, which uses the link when pressed: link previews, such as those of
 // chats, load the page but do not press buttons.
 func (h *signInPages) showLink(r *request) (response, error) {
 	code := r.PathValue("code")
@@ -339,7 +338,7 @@ func (h *signInPages) useLink(r *request) (response, error) {
 	return response{location: "/", session: true, cookies: h.sessions.cookies(r, secret)}, nil
 }
 
-// invalidLink gives one answer for a link that was used, has expired or never existed.
+// invalidLink returns one problem for a link that was used, has expired or never existed.
 func invalidLink() *problem {
 	return &problem{
 		status: http.StatusNotFound,
@@ -348,8 +347,8 @@ func invalidLink() *problem {
 	}
 }
 
-// localPath returns address if it is a page of this service that a link may open, and otherwise
-// the other one: no link may redirect visitors to another site.
+// localPath returns s if it is a page of this service that a link may open, and the fallback
+// otherwise if not: no link may redirect visitors to another site.
 func localPath(s, otherwise string) string {
 	u, err := url.Parse(s)
 	odd := func(c rune) bool { return c <= ' ' || c == '\\' || c >= 0x7f }

@@ -12,19 +12,19 @@ import (
 	"service/webhook"
 )
 
-// site has the fields that the pages of all nouns share.
+// site contains the fields that the pages of all nouns share.
 type site struct {
 	cfg          Config
 	store        pageStore
 	logger       *slog.Logger
 	assets       *assets.Assets
 	curl         ui.Curl         // renders the examples of API requests
-	sectionPages map[string]bool // the paths of the sections that have a page
+	sectionPages map[string]bool // the paths of sections with a page
 	statuses     statusCache
 	brand        portalBrand
 }
 
-// navigation has the sections, in order. A section without a route is not shown.
+// navigation lists the sections, in order. A section without a route is not shown.
 var navigation = []ui.Group{
 	{Name: "Work", Sections: []ui.Section{
 		{Path: "/", Icon: "overview", Label: "Overview"},
@@ -46,8 +46,8 @@ var navigation = []ui.Group{
 	}},
 }
 
-// rules returns the rules for what r sends. Errors name flags of serve to admins, but to partners only
-// where they run the service themselves.
+// rules returns the rules for input from r. Errors name flags of serve to admins, but to partners
+// only if they run the service themselves.
 func (h *site) rules(r *request) *webhook.SubscriptionRules {
 	rules := h.cfg.Rules
 	rules.ShowFlags = rules.ShowFlags || !r.portal.in()
@@ -97,7 +97,7 @@ func (h *site) frame(r *request, title string) ui.Frame {
 	return f
 }
 
-// eventNames returns the event types that a list can be filtered by, in the order of the catalog.
+// eventNames returns the event types by which a list can be filtered, in the order of the catalog.
 func (h *site) eventNames() []string {
 	if h.cfg.Rules.Catalog == nil {
 		return nil
@@ -109,9 +109,9 @@ func (h *site) eventNames() []string {
 	return names
 }
 
-// loaded handles the error of reading the rows of a list, which the page shows in place of the
-// rows. A mistake of the caller becomes the Error of v. Any other error is logged, unless the
-// client disconnected; failed is then the request id to show. [store.ErrBusy] is returned.
+// loaded handles an error of reading the rows of a list, which the page shows instead of the rows.
+// A mistake of the caller becomes the Error of v. Any other error is logged, unless the client
+// disconnected; failed is then the request ID to show. loaded returns [store.ErrBusy].
 func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, status int, _ error) {
 	switch {
 	case err == nil:
@@ -131,7 +131,7 @@ func (h *site) log(r *request, err error) {
 	h.logger.Error("failed to serve an admin page", "request", r.Method+" "+r.Pattern, "request_id", r.id, "error", err)
 }
 
-// audit records an action that has no write of its own, such as an export.
+// audit records an action that has no other write, such as an export.
 func (h *site) audit(r *request, action webhook.Action, programID, subjectID, detail string) error {
 	return h.store.Write(r, func(sw store.Write) error {
 		return sw.Audit(r.entry(action, programID, subjectID, detail))

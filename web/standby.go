@@ -11,13 +11,13 @@ import (
 	"service/web/ui"
 )
 
-// StandbyPage is what the standby page shows.
+// StandbyPage is the data of the standby page.
 type StandbyPage struct {
 	Primary     string // host of the primary, "" if unknown
 	Lag         string // "" without a complete copy
 	CanTakeOver bool
-	Reason      string   // why it cannot take over, or what it waits for; "" for nothing
-	Warning     string   // what else is wrong, though it can take over; "" for nothing
+	Reason      string   // why the node cannot take over, or what it waits for; "" for nothing
+	Warning     string   // what else is wrong, without preventing a takeover; "" for nothing
 	OldData     []string // what exists only in directories of earlier tenures
 }
 
@@ -29,12 +29,12 @@ type standbySite struct {
 }
 
 // NewStandby returns a handler that answers every request with 503 and a page about the standby,
-// and requests for the assets of that page with the assets. The page needs no session.
+// and serves the page's assets. The page needs no session.
 func NewStandby(version string, status func() StandbyPage) http.Handler {
 	return &standbySite{version, status, assets.New()}
 }
 
-// IsAsset reports whether a path is that of a file that a page loads.
+// IsAsset reports whether a path belongs to a file that a page loads.
 func IsAsset(path string) bool { return strings.HasPrefix(path, assets.Prefix) }
 
 // ServeHTTP implements [http.Handler].

@@ -52,7 +52,7 @@ func (h *site) status(ctx context.Context) (*ui.Status, error) {
 	return &s, nil
 }
 
-// trouble names what is not well although the service is ready, "" for nothing.
+// trouble names a problem that does not affect readiness, "" for none.
 func (h *site) trouble() (string, error) {
 	if h.hold() != nil {
 		return "Deliveries held", nil

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	maxStreams  = 64               // concurrent, of admins and of partners; more get 503
-	maxInPortal = 16               // of these, of the partners of one program
+	maxStreams  = 64               // concurrent, for admins and for partners each; more get 503
+	maxInPortal = 16               // concurrent, per program, for its partners
 	streamLife  = 10 * time.Minute // the browser then reconnects
 	streamIdle  = 15 * time.Second // a comment is sent then, to keep proxies from closing the connection
 	streamCheck = 10 * time.Second // the session is then checked before the next write
 )
 
-// stream sends server-sent events to a page. Its handler runs in the goroutine of the request
-// until Context ends: the browser disconnected, the service shuts down, or the stream exceeded
-// streamLife. The browser then reconnects with the last id that it received. Sending fails when
-// the session has ended.
+// stream sends server-sent events to a page. Its handler runs in the goroutine of the request until
+// Context ends: the browser disconnected, the service is shutting down, or the stream exceeded
+// streamLife. The browser then reconnects with the last ID that it received. Sending fails once the
+// session has ended.
 type stream struct {
 	ctx     context.Context
 	lastID  string // last event that the browser received, "" for none; text from outside
@@ -36,14 +36,14 @@ type stream struct {
 	checkedAt     time.Time            // time of the last check
 }
 
-// errSignedOut ends a stream.
+// errSignedOut ends a stream whose session has ended.
 var errSignedOut = errors.New("the session has ended")
 
 // Context returns a context that ends with the stream.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// send sends HTML with an id, from which a browser that reconnects continues. An element with an
-// id replaces the one on the page; other elements are inserted at the top of the list marked with
+// send sends HTML with an ID, from which a reconnecting browser continues. An element with an ID
+// replaces the one on the page; other elements are inserted at the top of the list marked with
 // data-live-list (see ui.Table).
 func (s *stream) send(id string, c templ.Component) error {
 	var b bytes.Buffer
@@ -64,7 +64,7 @@ func (s *stream) send(id string, c templ.Component) error {
 // idle sends a comment to keep proxies from closing the stream.
 func (s *stream) idle() error { return s.write(":\n\n") }
 
-// pause waits for d. Its error is that of the context.
+// pause waits for d. It returns the context's error if that ends first.
 func (s *stream) pause(d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -74,8 +74,8 @@ func (s *stream) pause(d time.Duration) error {
 	}
 }
 
-// await waits until changes receives a value for which is reports true. It sends comments while
-// the stream is quiet. It returns the error of the context, or of sending.
+// await waits until changes receives a value for which is returns true. It sends comments while the
+// stream is quiet. It returns the error of the context, or of sending.
 func (s *stream) await(changes <-chan struct{}, is func() bool) error {
 	quiet := time.NewTimer(time.Until(s.wroteAt.Add(streamIdle)))
 	defer quiet.Stop()
@@ -114,8 +114,8 @@ func (s *stream) write(text string) error {
 	return s.to.ctl.Flush()
 }
 
-// streamHeaders sets the headers of a stream. A proxy in front must pass each event on at once: nginx
-// would keep them until it has several KB.
+// streamHeaders sets the headers of a stream. They make a proxy in front pass each event on at
+// once: nginx would keep events until it has several KB.
 func streamHeaders(h http.Header) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no")
@@ -162,8 +162,9 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 	}
 }
 
-// takeStream takes a slot for a stream, which leave frees, and reports whether there is one.
-// Partners cannot take the slots of admins, nor those of one program all of theirs.
+// takeStream takes a slot for a stream, which leave frees, and reports whether a slot was free.
+// Partners cannot take the slots of admins, and the partners of one program cannot take all partner
+// slots.
 func (w *Web) takeStream(r *request) (leave func(), ok bool) {
 	slots := w.streams
 	if r.portal.in() {
@@ -186,6 +187,6 @@ func (w *Web) takeStream(r *request) (leave func(), ok bool) {
 	}
 }
 
-// EndStreams ends all streams, including later ones. Call it when the service starts to shut
-// down, which would otherwise wait for them.
+// EndStreams ends all streams, including later ones. Call it when the service starts to shut down,
+// which would otherwise wait for them.
 func (w *Web) EndStreams() { w.endLife() }

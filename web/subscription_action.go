@@ -21,9 +21,9 @@ const (
 	// onceLife is how long a one-time form is valid.
 	onceLife = 2 * time.Hour
 	maxOnce  = 1024
-	// maxPortalOnce is for partners, who cannot use up what admins have.
+	// maxPortalOnce applies to partners, who cannot use up the codes of admins.
 	maxPortalOnce = 8192
-	// maxProgramOnce is for the partners of one program, who cannot use up what others have.
+	// maxProgramOnce applies to the partners of one program, who cannot use up the codes of others.
 	maxProgramOnce = 256
 )
 
@@ -50,7 +50,7 @@ func (h *subscriptionPages) useOnce(r *request, code string) bool {
 const sentBefore = "This form was submitted before, or has expired. Nothing was changed. Check whether the first submission succeeded, " +
 	"or submit the form again."
 
-// recorded returns a function that records an action that the store carries out in the same write.
+// recorded returns a function that records an action in the write in which the store performs it.
 func (r *request) recorded(action webhook.Action, u *record.SubscriptionView, detail string) func(store.Write) error {
 	return r.checked(func(sw store.Write) error {
 		return sw.Subscriptions().Record(r.actor(), action, &u.Subscription, detail)
@@ -141,7 +141,7 @@ func (h *subscriptionPages) renderRotate(
 		h.curl.Command("POST", apiSubscriptionPath(u.ID)+"/rotate_secret", "")), status: status}
 }
 
-// rotateSecret rotates the secret. Only this response shows the new secret and the previous one.
+// rotateSecret rotates the secret. Only this response shows the new and the previous secret.
 func (h *subscriptionPages) rotateSecret(r *request, u *record.SubscriptionView) (response, error) {
 	form := r.PostForm
 	if !h.useOnce(r, form.Get("once")) {
@@ -187,11 +187,11 @@ type newSecret struct {
 	subscription *webhook.Subscription
 	secret       webhook.SigningSecret
 	rotated      bool                  // it replaces another
-	before       webhook.SigningSecret // the previous secret, which also signs until the last time of old; nil if it does not
+	before       webhook.SigningSecret // the previous secret, if it still signs until the last time of old; otherwise nil
 	old          []time.Time           // when each older secret expires
 }
 
-// replayForm is the form of a replay, and a count of what it would send.
+// replayForm is the form of a replay, with a count of what the replay would send.
 type replayForm struct {
 	subscription *record.SubscriptionView
 	only         webhook.ReplayOnly
@@ -200,11 +200,11 @@ type replayForm struct {
 	counted      bool
 	fields       webhook.ReplayFields
 	count        store.ReplayCount // if counted
-	refused      string            // why the replay is not possible, "" when it is
+	refused      string            // why the replay is not possible, "" if it is
 	curl         string
 }
 
-// body returns the body of the same request to the API.
+// body returns the body of the equivalent API request.
 func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 	asked := struct {
 		From   string `json:"from,omitempty"`
@@ -245,7 +245,7 @@ func (h *subscriptionPages) readReplay(r *request, u *record.SubscriptionView, v
 	return p
 }
 
-// newReplay shows the form and, once it is complete, the counts.
+// newReplay shows the form and, once the form is complete, the counts.
 func (h *subscriptionPages) newReplay(r *request, u *record.SubscriptionView) (response, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -334,7 +334,7 @@ func (h *subscriptionPages) delete(r *request, u *record.SubscriptionView) (resp
 		Text: "Subscription deleted. It receives nothing more."}}, nil
 }
 
-// parseTime reads a time as the clock renders it; zero for what is none.
+// parseTime reads a time as the clock renders it; zero if it is invalid.
 func parseTime(s string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"service/webhook"
 )
 
-// ofSubscription links to the subscription that a page belongs to, by its description and its URL.
+// ofSubscription links to the subscription of a page, by its description and its URL.
 func ofSubscription(s *webhook.Subscription) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -729,7 +729,7 @@ func secretBox(name, id string, secret webhook.SigningSecret) templ.Component {
 	})
 }
 
-// replayPage shows the form of a replay, and a count of what it would send.
+// replayPage shows the form of a replay, and a count of what the replay would send.
 func replayPage(f ui.Frame, p *replayForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

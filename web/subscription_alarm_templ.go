@@ -274,7 +274,7 @@ func subscriptionAlarms(f ui.Frame, p *subscriptionPage) templ.Component {
 }
 
 // failingBanner shows since when and why a subscription fails, how many events wait, and how many
-// deliveries failed permanently.
+// deliveries have failed permanently.
 func failingBanner(f ui.Frame, p *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -558,7 +558,7 @@ func failedBanner(f ui.Frame, p *subscriptionPage) templ.Component {
 	})
 }
 
-// disableAfter names the flag, to those who can set it.
+// disableAfter names the flag, for visitors who can set it.
 func disableAfter(ctx context.Context) string {
 	if ui.ForPartner(ctx) {
 		return ""
@@ -653,7 +653,7 @@ func resendForm(p *subscriptionPage, from time.Time, label string) templ.Compone
 	})
 }
 
-// permanentFailures says how many deliveries failed permanently and are left to resend.
+// permanentFailures shows how many permanently failed deliveries remain to be resent.
 func permanentFailures(p *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

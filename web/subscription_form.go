@@ -23,16 +23,16 @@ import (
 // subscriptionForm is the form that creates or edits a subscription.
 type subscriptionForm struct {
 	editing  *record.SubscriptionView // nil for a new one
-	programs []string                 // to choose from; a text field with manyPrograms
+	programs []string                 // to choose from; from ui.MaxProgramChoices on, a text field
 	groups   []eventGroup
 	once     string // one-time code of a new subscription's form
-	was      string // the edited fields as they were when the form was loaded: see editionOf
+	was      string // a fingerprint of the edited fields when the form was loaded: see editionOf
 
 	program, url, description            string
 	maxInFlight, maxPerSecond, maxEvents string
 	events                               []string
 	filters                              string      // of some of the events, JSON by name
-	look                                 *filterLook // what they do; nil if that was not asked for
+	look                                 *filterLook // results of the filters; nil if not requested
 	clock                                ui.Clock
 	ordered, active                      bool
 	authorization, headers               string
@@ -44,7 +44,7 @@ type subscriptionForm struct {
 	preview *pingPreview
 	curl    string
 
-	tokenCommand string // creates a program with a token, when there is none
+	tokenCommand string // creates a program with a token, if there is none
 }
 
 // eventGroup is a group of event types whose names begin with the same word.
@@ -53,7 +53,7 @@ type eventGroup struct {
 	types []*webhook.EventType
 }
 
-// subscriptionFieldIDs returns the fields of the form by the parameters of the API.
+// subscriptionFieldIDs returns the fields of the form by API parameter.
 func subscriptionFieldIDs() map[string][2]string {
 	return map[string][2]string{
 		"program": {"for-program", "Program"}, "url": {"url", "URL"}, "events": {"events", "Events"}, "description": {"description",
@@ -106,7 +106,7 @@ func readSubscriptionForm(form url.Values) *subscriptionForm {
 	}
 }
 
-// fields returns the subscription fields that the form sets. It records invalid ones in the form.
+// fields returns the subscription fields that the form sets. It records invalid fields in the form.
 func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.SubscriptionFields {
 	f := webhook.SubscriptionFields{URL: &p.url, Events: &p.events, Description: &p.description, Ordered: &p.ordered}
 	if p.events == nil {
@@ -159,7 +159,8 @@ func (p *subscriptionForm) fields(rules *webhook.SubscriptionRules) webhook.Subs
 	return f
 }
 
-// setHeaders sets the headers of the fields, if the form changes them, and returns what is wrong.
+// setHeaders sets the headers of the fields, if the form changes them, and returns the errors in
+// them.
 func (p *subscriptionForm) setHeaders(f *webhook.SubscriptionFields) []webhook.Validation {
 	entered, fault := webhook.ParseHeaders(p.headers)
 	switch {
@@ -173,8 +174,8 @@ func (p *subscriptionForm) setHeaders(f *webhook.SubscriptionFields) []webhook.V
 	return nil
 }
 
-// setFilters sets the filters of the fields, and returns what is wrong. The filter of an event that was
-// deselected goes with it.
+// setFilters sets the filters of the fields, and returns the errors in them. It removes the filters
+// of deselected events.
 func (p *subscriptionForm) setFilters(f *webhook.SubscriptionFields) []webhook.Validation {
 	all, faults := webhook.ParseFilters(p.filters, "filters")
 	for name, filter := range all {
@@ -279,10 +280,10 @@ func (h *subscriptionPages) create(r *request) (response, error) {
 // urlCheck is the verdict on a URL.
 type urlCheck struct {
 	typed bool   // the URL is not empty
-	fault string // what is wrong with it, "" when it is valid
+	fault string // what is wrong with the URL, "" if it is valid
 }
 
-// checkedURL checks a URL. An empty one has no fault: it is not typed yet.
+// checkedURL checks a URL. An empty URL has no fault, because it is not typed yet.
 func (h *subscriptionPages) checkedURL(r *request, typed string) urlCheck {
 	c := urlCheck{typed: typed != ""}
 	if v := h.rules(r).CheckURL(typed); c.typed && len(v) > 0 {
@@ -298,7 +299,7 @@ type pingPreview struct {
 	body    []byte
 }
 
-// previewPing builds the ping as the dispatcher would, with placeholder ids.
+// previewPing builds the ping as the dispatcher would, with placeholder IDs.
 func (h *subscriptionPages) previewPing(r *request, program, typed string, valid, authorized bool) *pingPreview {
 	p := new(pingPreview)
 	if webhook.CheckIdentifier("program", program) != nil {
@@ -323,7 +324,7 @@ func (h *subscriptionPages) previewPing(r *request, program, typed string, valid
 }
 
 // checkURL responds to the script with the validation of a URL and the first ping. It uses POST
-// because a URL may hold a secret.
+// because a URL may contain a secret.
 func (h *subscriptionPages) checkURL(r *request) (response, error) {
 	form := r.PostForm
 	p := readSubscriptionForm(form)
@@ -364,8 +365,8 @@ func perSecond(limit float64) string {
 }
 
 // editionOf fingerprints the fields of a subscription that the form can change, except the values
-// of its headers, which stay secret. It excludes what the service changes itself,
-// such as whether the subscription is failing.
+// of its headers, which stay secret. It excludes fields that the service changes itself, such as
+// whether the subscription is failing.
 func editionOf(s *webhook.Subscription) string {
 	b, err := json.Marshal([]any{s.URL, slices.Sorted(slices.Values(s.Events)), s.Description, s.Ordered, s.MaxInFlight, s.MaxPerSecond,
 		s.MaxEvents, s.HasAuthorizationHeader, s.HeaderNames, s.Filters})
@@ -419,7 +420,7 @@ func (h *subscriptionPages) update(r *request, u *record.SubscriptionView) (resp
 	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Saved."}}, nil
 }
 
-// renderStale shows the form again as it was filled in, with the current values of the record.
+// renderStale shows the form again with the visitor's input and the current values of the record.
 // Submitting it again overwrites those.
 func (h *subscriptionPages) renderStale(r *request, p *subscriptionForm) (response, error) {
 	u, err := h.store.Subscriptions().View(context.WithoutCancel(r.Context()), p.editing.ID, 0)
@@ -459,7 +460,7 @@ func orTheDefault(limit int) string {
 	return strconv.Itoa(limit)
 }
 
-// sameNames reports whether two lists have the same names in any order.
+// sameNames reports whether two lists contain the same names in any order.
 func sameNames(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }

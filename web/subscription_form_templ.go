@@ -248,7 +248,7 @@ func programOptions(p *subscriptionForm) []ui.Option {
 	return all
 }
 
-// defaultFlag names the flag of a default, to those who can set it.
+// defaultFlag names the flag of a default, for visitors who can set it.
 func defaultFlag(ctx context.Context, flag string) string {
 	if ui.ForPartner(ctx) {
 		return ""
@@ -256,7 +256,7 @@ func defaultFlag(ctx context.Context, flag string) string {
 	return " (" + flag + ")"
 }
 
-// subscriptionInputs are the fields that a new and an edited subscription share.
+// subscriptionInputs are the fields that the forms of new and existing subscriptions share.
 func subscriptionInputs(p *subscriptionForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -352,8 +352,8 @@ func subscriptionInputs(p *subscriptionForm) templ.Component {
 	})
 }
 
-// nameField is the field of the description, whose first line is the name. It has several lines only where
-// the description has.
+// nameField is the field of the description, whose first line is the name. It has several lines
+// only if the description does.
 func nameField(p *subscriptionForm) ui.FieldProps {
 	f := ui.FieldProps{ID: "description", Name: "description", Label: "Name", Value: p.description, Error: ui.FieldErrorText(p.errors, "description"),
 		Hint: "Shown in lists and found by search, for example the receiving system. At most " + ui.Number(webhook.MaxDescriptionBytes) + " bytes."}
@@ -363,8 +363,8 @@ func nameField(p *subscriptionForm) ui.FieldProps {
 	return f
 }
 
-// urlField is the field of the URL, and below it whether the URL is valid. While it is typed the script
-// replaces the verdict, and with it the error of a URL that was submitted.
+// urlField is the field of the URL, with its validity below it. While the visitor types, the script
+// replaces that verdict, and with it the error of a submitted URL.
 func urlField(p *subscriptionForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -563,8 +563,8 @@ func headersHint(p *subscriptionForm) string {
 	return hint
 }
 
-// eventPicker shows the event types as checkboxes in groups. The script adds a search, a button
-// for each group, and a count.
+// eventPicker shows the event types as checkboxes in groups. The script adds a search field, a
+// button for each group, and a count.
 func eventPicker(p *subscriptionForm) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

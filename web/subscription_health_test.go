@@ -58,8 +58,8 @@ func TestResendRejected(t *testing.T) {
 	}
 }
 
-// TestDegraded checks that a healthy subscription with a failed attempt in the last hour is
-// degraded on every page with its state, and that its own page explains why.
+// TestDegraded checks that a healthy subscription with a failed attempt in the last hour is shown
+// as degraded on every page, and that its own page explains why.
 func TestDegraded(t *testing.T) {
 	v, s, _ := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
@@ -93,7 +93,7 @@ func TestDegraded(t *testing.T) {
 }
 
 // TestPausedByEndpoint checks that the page says until when deliveries wait because the endpoint
-// asked for a pause. It says nothing of it while an admin has paused the subscription.
+// asked for a pause, but not while an admin has paused the subscription.
 func TestPausedByEndpoint(t *testing.T) {
 	v, s, w := sending(t)
 	var until time.Time
@@ -106,8 +106,8 @@ func TestPausedByEndpoint(t *testing.T) {
 	v.do("GET", path).hasNot(t, "asked for a pause")
 }
 
-// TestProbeNow checks that the failing subscription page has a button for its next probe,
-// and shows the result.
+// TestProbeNow checks that the page of a failing subscription has a button for its next probe, and
+// shows the result.
 func TestProbeNow(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")

@@ -30,11 +30,11 @@ type subscriptionRecords struct {
 	pager   ui.Pager
 	newRows *ui.NewRows
 	curl    string
-	failure string // id of the request whose list could not be loaded, "" when it could
+	failure string // ID of the request if the list could not be loaded, "" if it could
 }
 
-// subscriptionRow is a subscription with its state and the results of its attempts in
-// each of the last 24 hours, oldest first.
+// subscriptionRow is a subscription with its state and the results of its attempts in each of the
+// last 24 hours, oldest first.
 type subscriptionRow struct {
 	record.SubscriptionSummary
 	state ui.SubscriptionState
@@ -92,8 +92,8 @@ func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) (err
 	return nil
 }
 
-// subscriptionRows reads a page of subscriptions with their states and the results of the last 24 hours in
-// three reads, regardless of their number.
+// subscriptionRows reads a page of subscriptions with their states and the results of the last 24
+// hours. It takes three reads, regardless of the number of subscriptions.
 func (h *site) subscriptionRows(r *request, q *webhook.ListQuery) (rows []subscriptionRow, next string, err error) {
 	subs, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, q)
 	if err != nil {
@@ -124,7 +124,7 @@ func asPartner(q *webhook.ListQuery) map[string][]string {
 	}
 	for _, name := range []string{"status", "active", "event"} {
 		values, ok := q.Filters[name]
-		degraded := func(s string) bool { return s == string(webhook.HealthDegraded) } // a state that the API does not have
+		degraded := func(s string) bool { return s == string(webhook.HealthDegraded) } // a state that the API lacks
 		if values = slices.DeleteFunc(slices.Clone(values), degraded); ok && len(values) > 0 {
 			if own.Filters == nil {
 				own.Filters = make(map[string][]string)
@@ -159,8 +159,8 @@ func statSum(stats []webhook.Stat) (sum webhook.Stat) {
 	return sum
 }
 
-// rate formats the share of attempts that succeeded, "" when there were none. It never rounds up
-// to 100 % or down to 0 %.
+// rate formats the share of successful attempts, "" if there were none. It never rounds up to 100 %
+// or down to 0 %.
 func rate(s *webhook.Stat) string {
 	share, ok := s.SuccessRate()
 	switch {
@@ -182,8 +182,8 @@ func hoursText(sum *webhook.Stat) string {
 	return rate(sum) + " of " + ui.Number(sum.Total()) + " attempts in the last 24 hours succeeded"
 }
 
-// export sends the list of subscriptions as a file. It omits the query of a URL, which may hold a
-// secret.
+// export sends the list of subscriptions as a file. It omits the query of a URL, which may contain
+// a secret.
 func (h *subscriptionPages) export(r *request) (response, error) {
 	return h.exportList(r, webhook.AllSubscriptionList, &export{
 		noun: "subscriptions", action: webhook.ActionSubscriptionExport,
@@ -195,7 +195,7 @@ func (h *subscriptionPages) export(r *request) (response, error) {
 			"created_at", "updated_at", "deleted_at",
 		},
 		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
-			q.Sort = []webhook.SortField{{Name: "created_at", Descending: true}} // the keys of others change in between
+			q.Sort = []webhook.SortField{{Name: "created_at", Descending: true}} // the keys of other orders change during the export
 			page, next, err := h.store.Subscriptions().PageAll(r.Context(), r.program, q)
 			for i := range page {
 				s := &page[i]

@@ -38,7 +38,7 @@ type subscriptionPage struct {
 
 	incident *webhook.Incident // the newest, nil without any
 
-	disableAt   time.Time // when a failed probe disables it; zero for never
+	disableAt   time.Time // when a failed probe disables the subscription; zero for never
 	pausedUntil time.Time // the end of the pause that the receiver asked for; zero for none
 }
 
@@ -49,8 +49,8 @@ type subscriptionCurl struct{ name, command string }
 type pingResult struct {
 	probe    bool
 	delivery webhook.Delivery
-	first    *webhook.Attempt // nil while it is in flight
-	answer   *ui.Body         // its first lines, nil without any
+	first    *webhook.Attempt // nil while the attempt is in flight
+	answer   *ui.Body         // the first lines of the response, nil if there are none
 }
 
 // testName is the name of a test event, "" for a ping.
@@ -61,7 +61,7 @@ func (p *pingResult) testName() string {
 	return p.delivery.Events[0].Name
 }
 
-// find reads the subscription of the path. The error is a problem when it does not exist.
+// find reads the subscription of the path. The error is a problem if it does not exist.
 func (h *subscriptionPages) find(r *request) (*record.SubscriptionView, error) {
 	u, err := h.store.Subscriptions().View(r.Context(), r.PathValue("id"), recentDeliveries)
 	if err == nil && !r.mine(u.ProgramID) {
@@ -144,11 +144,11 @@ func (p *subscriptionPage) waiting() string {
 	return atLeast(n, more) + " events wait"
 }
 
-// failed reports whether permanently failed deliveries are left to resend. Those that were cancelled
-// are no reason to offer it, but count.
+// failed reports whether permanently failed deliveries remain to be resent. Cancelled deliveries
+// alone are no reason to offer that, but they are included in the count.
 func (p *subscriptionPage) failed() bool { return p.Left.Failed && p.DeletedAt.IsZero() }
 
-// failedText describes the deliveries that are left to resend: 2 deliveries failed permanently.
+// failedText describes the deliveries that remain to be resent: 2 deliveries failed permanently.
 func (p *subscriptionPage) failedText() string {
 	text := countWord(p.Left.Deliveries, atLeast(p.Left.Deliveries, p.Left.More), "delivery")
 	if p.Left.Events != p.Left.Deliveries {
@@ -157,7 +157,7 @@ func (p *subscriptionPage) failedText() string {
 	return text + " failed permanently"
 }
 
-// failedList is the address of the deliveries that are left to resend.
+// failedList is the address of the deliveries that remain to be resent.
 func (p *subscriptionPage) failedList() string {
 	return ui.Address("/deliveries", url.Values{"filter[subscription_id]": {p.ID}, "filter[recovered]": {"false"}})
 }
@@ -200,10 +200,10 @@ func (h *subscriptionPages) testTypes(u *record.SubscriptionView) []string {
 	return names
 }
 
-// newestPing stands for the id of the newest ping.
+// newestPing stands for the ID of the newest ping.
 const newestPing = "newest"
 
-// readPing reads the ping or the probe that the query names, nil for none.
+// readPing reads the ping or the probe in the query, nil for none.
 func (h *subscriptionPages) readPing(r *request, u *record.SubscriptionView) (*pingResult, error) {
 	probe := r.URL.Query().Get("probe")
 	id := cmp.Or(probe, r.URL.Query().Get("ping"))
@@ -221,7 +221,7 @@ func (h *subscriptionPages) readPing(r *request, u *record.SubscriptionView) (*p
 	}
 	d, err := h.store.Deliveries().Get(r.Context(), u.ProgramID, u.ID, id)
 	if isCallerError(err) {
-		return nil, nil // it does not exist, or was pruned
+		return nil, nil // the delivery does not exist, or was pruned
 	}
 	if err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (h *subscriptionPages) readPing(r *request, u *record.SubscriptionView) (*p
 	return p, nil
 }
 
-// firstLines returns the first lines of a response body of a delivery, nil without one.
+// firstLines returns the first lines of a response body of a delivery, nil if there is none.
 func firstLines(id string, a *webhook.Attempt) *ui.Body {
 	if len(a.ResponseBody) == 0 {
 		return nil
@@ -334,8 +334,8 @@ func quantileText(s *webhook.Stat, q float64) string {
 type responseCount struct {
 	answer, meaning string
 	todo            string // recommended action, "" for none
-	state           string // state whose color it has
-	filter, value   string // filter for the list of deliveries; "" when several responses are combined
+	state           string // state that sets the color
+	filter, value   string // filter for the list of deliveries; "" if several responses are combined
 	n, of           int64
 }
 
@@ -373,7 +373,7 @@ func responseCounts(sum *webhook.Stat) []responseCount {
 	return all
 }
 
-// share formats the share of all attempts.
+// share formats the response's share of all attempts.
 func (a *responseCount) share() string {
 	return strconv.FormatFloat(float64(a.n)/float64(max(a.of, 1))*100, 'f', 1, 64) + " %"
 }

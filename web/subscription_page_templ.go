@@ -400,7 +400,7 @@ func subscriptionView(f ui.Frame, p *subscriptionPage) templ.Component {
 	})
 }
 
-// subscriptionTitle is the head of a subscription's page. Its children are the actions.
+// subscriptionTitle is the head of a subscription page. Its children are the actions.
 func subscriptionTitle(f ui.Frame, s *subscriptionPage) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -526,8 +526,8 @@ func subscriptionTitle(f ui.Frame, s *subscriptionPage) templ.Component {
 	})
 }
 
-// sendButton sends a ping or a probe. The result appears in the element #ping, or on the page that the form
-// redirects to.
+// sendButton sends a ping or a probe. The result appears in the element #ping, or on the page that
+// the form redirects to.
 func sendButton(id, what, label, class string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context
@@ -629,8 +629,8 @@ func sendButton(id, what, label, class string) templ.Component {
 	})
 }
 
-// sentInto are the attributes of a form that sends something to an endpoint, whose result, or why nothing
-// was sent, replaces the content of target. The focus stays at the button.
+// sentInto returns the attributes of a form that sends something to an endpoint. The result, or why
+// nothing was sent, replaces the content of target. The focus stays on the button.
 func sentInto(ctx context.Context, path, target string) templ.Attributes {
 	return templ.Attributes{
 		"hx-post": ui.At(ctx, path), "hx-target": target, "hx-select": "#ping > *, main > .alarm", "hx-swap": "innerHTML",

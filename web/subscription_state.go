@@ -9,11 +9,11 @@ import (
 	"service/webhook"
 )
 
-// subscriptionStates are the states of subscriptions by id.
+// subscriptionStates maps subscription IDs to states.
 type subscriptionStates map[string]ui.SubscriptionState
 
-// subscriptionStates reads the results of the subscriptions' attempts in the last hour in one
-// read, regardless of their number.
+// subscriptionStates reads the results of the subscriptions' attempts in the last hour. It takes
+// one read, regardless of the number of subscriptions.
 func (h *site) subscriptionStates(ctx context.Context, now time.Time, subs []webhook.Subscription) (subscriptionStates, error) {
 	if len(subs) == 0 {
 		return nil, nil

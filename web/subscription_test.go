@@ -41,7 +41,7 @@ func (p page) hidden(t *testing.T, name string) string {
 	return p.link(t, `<input type="hidden" name="`+name+`" value="([^"]*)"`)
 }
 
-// apart fails the test if a time follows a word without a space.
+// apart fails the test if a time directly follows a word without a space.
 func (p page) apart(t *testing.T) page {
 	t.Helper()
 	if found := regexp.MustCompile(`.{20}[a-z.,]<time`).FindString(p.body); found != "" {
@@ -91,8 +91,8 @@ func listSubscriptions(t *testing.T, w *Web, query string) []record.Subscription
 
 var secretText = regexp.MustCompile(`whsec_[A-Za-z0-9+/=]+`)
 
-// The form that creates a subscription shows its errors and keeps the values except the secret.
-// The subscription's own secret is shown once.
+// The form that creates a subscription shows its errors and keeps all values except the secret. The
+// subscription's signing secret is shown once.
 func TestCreateSubscription(t *testing.T) {
 	v, w := subscribing(t)
 	v.do("GET", "/subscriptions").want(t, 200, "No subscriptions yet.")
@@ -180,7 +180,7 @@ func newLogToken(t *testing.T, w *Web, programID string) {
 	}
 }
 
-// A URL is validated while it is typed, by the same rules as when it is saved.
+// A URL is validated while the visitor types, by the same rules as when it is saved.
 func TestCheckURL(t *testing.T) {
 	v, _ := subscribing(t)
 	for typed, want := range map[string]string{
@@ -199,8 +199,8 @@ func TestCheckURL(t *testing.T) {
 	v.do("GET", "/subscriptions/check-url?url=x").want(t, 405, "")
 }
 
-// A form that is older than the record is rejected, shows the current values, and can be
-// submitted again.
+// A form that is older than the record is rejected, shows the current values, and can be submitted
+// again.
 func TestEditSubscription(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -218,7 +218,7 @@ func TestEditSubscription(t *testing.T) {
 	v.do("GET", path).want(t, 200, "Saved.")
 	v.do("GET", path+"/rotate-secret").want(t, 200, `mine <span class="quiet">partner.example/in</span></a>`)
 
-	// A change of a property that the form does not have does not reject the form.
+	// A change of a property that the form lacks does not cause a rejection.
 	now := v.do("GET", path+"/edit").hidden(t, "was")
 	v.send(path+"/pause").want(t, 303, "")
 	v.send(path+"/resume").want(t, 303, "")
@@ -254,8 +254,8 @@ func TestEditSubscription(t *testing.T) {
 	}
 }
 
-// The form shows filters as JSON, says what is wrong with them, and drops that of an event that is
-// deselected. The event page says who does not get it.
+// The form shows filters as JSON, shows the errors in them, and drops the filter of a deselected
+// event. The event page says which subscriptions do not receive the event.
 func TestEditFilters(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")
@@ -292,7 +292,7 @@ func TestEditFilters(t *testing.T) {
 	v.do("GET", path).hasNot(t, "Filters")
 }
 
-// The form keeps an event type that the catalog no longer has, until it is deselected.
+// The form keeps an event type that the catalog no longer contains, until it is deselected.
 func TestEditRemovedEventType(t *testing.T) {
 	var catalog *webhook.Catalog
 	w := testWeb(t, func(c *Config) {
@@ -537,7 +537,7 @@ func deletion(t *testing.T, v visitor, l *eventSource) {
 	v.do("GET", "/subscriptions/none").want(t, 404, "There is no such subscription.")
 }
 
-// While a URL is typed, the verdict replaces the one below the field.
+// While the visitor types a URL, its verdict replaces the one below the field.
 func TestURLVerdict(t *testing.T) {
 	v, w := subscribing(t)
 	newLogToken(t, w, "acme")
@@ -566,8 +566,8 @@ func subscribeNamed(t *testing.T, w *Web, name, program string, active bool, eve
 	return s.ID
 }
 
-// listedSubscriptions creates subscriptions of two programs, the second one paused, and returns their names
-// by ID.
+// listedSubscriptions creates subscriptions in two programs, the second one paused, and returns
+// their names by ID.
 func listedSubscriptions(t *testing.T, w *Web) map[string]string {
 	t.Helper()
 	for _, p := range []string{"acme", "globex"} {
@@ -580,7 +580,7 @@ func listedSubscriptions(t *testing.T, w *Web) map[string]string {
 	}
 }
 
-// The list has the subscriptions of all programs, and the address filters it.
+// The list contains the subscriptions of all programs, and the address filters it.
 func TestSubscriptionList(t *testing.T) {
 	v, w := subscribing(t)
 	ids := listedSubscriptions(t, w)
@@ -638,7 +638,7 @@ func TestSubscriptionListOrder(t *testing.T) {
 		page2.has(t, `rel="prev"`)
 	}
 
-	// A header orders by its column, and once more in the other direction.
+	// A header orders the list by its column; the next use reverses the order.
 	list := v.do("GET", "/subscriptions?filter[active]=true")
 	list.has(t, `aria-sort="ascending"`, `href="/subscriptions?filter[active]=true&amp;sort=-waiting"`,
 		`href="/subscriptions?filter[active]=true&amp;sort=-status"`)
@@ -661,7 +661,7 @@ func TestSubscriptionListOrder(t *testing.T) {
 	partner.do("GET", "/portal/subscriptions").has(t, `href="/portal/subscriptions?sort=-waiting"`)
 }
 
-// The values of a chart are those of its hours.
+// The values of a chart belong to its hours.
 func TestSteps(t *testing.T) {
 	from := testNow.Truncate(time.Hour)
 	at := func(hours int, success, failed int64) webhook.Stat {
@@ -694,7 +694,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// A receiver that refused a delivery for its size is sent smaller ones, and the page says so and why.
+// A receiver that refused a delivery for its size gets smaller ones, and the page says so and why.
 func TestSizeBoundIsShown(t *testing.T) {
 	v, w := subscribing(t)
 	l := newEventSource(t, w, "https://partner.example/in")

@@ -23,7 +23,7 @@ type Certificate struct {
 	Begins time.Time // zero while there is none
 	Ends   time.Time // zero while there is none
 
-	Failing time.Time // since when it cannot be obtained or renewed; zero if it can
+	Failing time.Time // start of the failures to obtain or renew it; zero for none
 	Fault   string    // the reason, set with Failing
 }
 
@@ -43,7 +43,7 @@ type systemRecord struct {
 	notReady     string
 	up           time.Duration
 	retention    string
-	delivered    string // retention of successful deliveries; "" is the same
+	delivered    string // retention of successful deliveries; "" for the general retention
 	certificates []Certificate
 	settings     []Setting
 	checks       []doctor.Finding
@@ -93,7 +93,7 @@ func (h *systemPages) show(r *request) (response, error) {
 	return response{page: systemPage(h.frame(r, "System"), h.site, &s)}, nil
 }
 
-// checkBadge returns the state that a check is shown as.
+// checkBadge returns the state for displaying a check.
 func checkBadge(l doctor.Level) string {
 	switch l {
 	case doctor.LevelOK:
@@ -160,8 +160,7 @@ func (h *systemPages) releaseHold(r *request) (response, error) {
 	return response{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Deliveries resumed."}}, nil
 }
 
-// spacedUnit formats a duration as pages show it, 30 d for 30d. It returns any other value of a
-// flag unchanged.
+// spacedUnit formats a duration for pages: 30 d for 30d. It returns any other flag value unchanged.
 func spacedUnit(value string) string {
 	n := len(value) - 1
 	if n < 1 || strings.Trim(value[:n], "0123456789") != "" || !strings.Contains("dhms", value[n:]) {

@@ -44,7 +44,7 @@ func TestSystemPage(t *testing.T) {
 	v.do("GET", "/system").want(t, 200, "the store is on fire")
 }
 
-// The rows of the forecast for several kinds of databases.
+// The forecast shows rows for several kinds of databases.
 func TestForecastDetails(t *testing.T) {
 	at := time.Date(2027, 3, 4, 5, 6, 0, 0, time.UTC)
 	for _, c := range []struct {

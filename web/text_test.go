@@ -15,13 +15,13 @@ import (
 var inlineElements = []string{"a", "abbr", "b", "button", "code", "del", "em", "i", "ins", "kbd", "label", "small", "span", "strong", "svg",
 	"time", "use", "wbr"}
 
-// unreadElements have no prose.
+// unreadElements contain no prose.
 var unreadElements = []string{"code", "kbd", "pre", "script", "style", "svg", "template", "textarea"}
 
-// strayRE finds a space before punctuation, and within parentheses.
+// strayRE finds a space before punctuation or just within parentheses.
 var strayRE = regexp.MustCompile(`.{0,40}(?:[^\s.,:;] [.,:;](?:\W|$)|\( | \)).{0,20}`)
 
-// strayIn returns the places of a page's text with a stray space, as a browser shows it.
+// strayIn returns the places with a stray space in a page's text, as a browser shows it.
 func strayIn(page string) (found []string) {
 	var text strings.Builder
 	unread := ""
@@ -69,7 +69,8 @@ func TestStrayIn(t *testing.T) {
 	}
 }
 
-// The text of the golden pages has no space before punctuation. [visitor.ask] checks the other pages.
+// The text of the golden pages contains no space before punctuation. [visitor.ask] checks the other
+// pages.
 func TestGoldenText(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"testdata/*.html", "ui/testdata/*.html"} {

@@ -19,8 +19,8 @@ type tokenRecords struct {
 	list   *ui.Listing
 	tokens []webhook.Token
 	pager  ui.Pager
-	same   string // the command that prints the list in a terminal
-	failed string // the id of this request when the rows could not be loaded, "" when they could
+	same   string // command that prints the list in a terminal
+	failed string // the ID of this request if the rows could not be loaded, "" if they could
 }
 
 func (h *tokenPages) list(r *request) (response, error) {
@@ -62,7 +62,7 @@ type tokenForm struct {
 	errors              []ui.FieldError
 }
 
-// tokenDays are the lifetimes of a token in days, by the value of the field; 0 does not expire.
+// tokenDays are the lifetimes of a token in days, by the value of the field; 0 means no expiry.
 // tokenLives are the options of that field.
 var (
 	tokenDays  = map[string]int{"7": 7, "30": 30, "90": 90, "365": 365, "never": 0}
@@ -94,8 +94,8 @@ var scopePresets = []scopePreset{
 	{string(webhook.ScopePlatform), "Platform", string(webhook.ScopePlatform)},
 }
 
-// platform reports whether the form creates a platform token, which has no program and only its
-// own scope.
+// platform reports whether the form creates a platform token, which has no program and only one
+// scope.
 func (t *tokenForm) platform() bool { return t.scopes[webhook.ScopePlatform] }
 
 // choices are the scopes to choose from.
@@ -106,8 +106,8 @@ func (t *tokenForm) choices() []webhook.Scope {
 	return webhook.Scopes()
 }
 
-// scripted reports whether a script may apply a preset to the form as it is. The form of a
-// platform token has other fields.
+// scripted reports whether a script may apply a preset to the current form. The form of a platform
+// token has other fields.
 func (t *tokenForm) scripted(p scopePreset) bool {
 	return !t.platform() && p.scopes != string(webhook.ScopePlatform)
 }
@@ -121,7 +121,7 @@ func (t *tokenForm) presetAddress(p scopePreset) string {
 	return ui.Address("/tokens/new", values)
 }
 
-// hasPreset reports whether exactly the scopes of a preset are set.
+// hasPreset reports whether exactly the scopes of a preset are selected.
 func (t *tokenForm) hasPreset(p scopePreset) bool {
 	names := strings.Split(p.scopes, ",")
 	for _, name := range names {
@@ -188,7 +188,7 @@ func (h *tokenPages) create(r *request) (response, error) {
 	return response{page: madeTokenPage(h.frame(r, "Token created"), &token, secret, h.listCommand(&token)), secret: true}, nil
 }
 
-// listCommand is a first request that uses a new token.
+// listCommand returns a command with a first request that uses a new token.
 func (h *tokenPages) listCommand(t *webhook.Token) string {
 	if t.Platform() {
 		return h.curl.Command("GET", "/v2/programs", "")
@@ -241,7 +241,7 @@ func tokenState(t *webhook.Token, now time.Time) (state, word string) {
 	return "success", "valid"
 }
 
-// scopeMeanings says what each scope allows.
+// scopeMeanings describes what each scope allows.
 var scopeMeanings = map[webhook.Scope]string{
 	webhook.ScopeWebhooksRead:  "read subscriptions and their deliveries",
 	webhook.ScopeWebhooksWrite: "change subscriptions, ping, resend and replay",

@@ -680,7 +680,7 @@ func tokenTime(f ui.Frame, t *webhook.Token, which string) templ.Component {
 	})
 }
 
-// tokenPage shows one token; revoke is the command that revokes it, "" when it is revoked.
+// tokenPage shows one token; revoke is the command that revokes it, "" if it is revoked.
 func tokenPage(f ui.Frame, t *webhook.Token, revoke string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

@@ -11,7 +11,7 @@ import (
 )
 
 // A token is created on a page, shown once, works, is listed with its last use, and is rejected
-// once it is revoked. The audit log contains both actions.
+// once it is revoked. The audit log records both actions.
 func TestTokenPages(t *testing.T) {
 	w := testWeb(t, nil)
 	makeAdmin(t, w, "eve@example.com")
@@ -75,8 +75,8 @@ func TestTokenPages(t *testing.T) {
 	}
 }
 
-// TestMetricsToken checks that the form creates a token that reads the metrics only in a program,
-// and how a token of the installation is shown.
+// TestMetricsToken checks that the form creates a metrics token only within a program, and how a
+// token of the installation is shown.
 func TestMetricsToken(t *testing.T) {
 	w := testWeb(t, nil)
 	makeAdmin(t, w, "eve@example.com")
@@ -96,7 +96,7 @@ func TestMetricsToken(t *testing.T) {
 	v.do("GET", "/tokens/"+token.ID+"/revoke").want(t, http.StatusOK, "all programs")
 }
 
-// An owner can create a platform token, with a form of its own that warns about it.
+// An owner can create a platform token, with a separate form that warns about it.
 func TestPlatformToken(t *testing.T) {
 	w := testWeb(t, nil)
 	makeAdmin(t, w, "eve@example.com")

@@ -1,8 +1,8 @@
 // Package web serves the admin UI: its pages, and the sessions of admins.
 //
 // Without a session every page shows only how to sign in. Each route needs a role, and pages show
-// only links and forms that the role of the visitor allows. Other sites cannot send forms to the
-// pages. Text from outside is shown as text, never as markup. Pages work without JavaScript.
+// only links and forms that the visitor's role allows. Other sites cannot send forms to the pages.
+// Text from outside is shown as text, never as markup. Pages work without JavaScript.
 //
 // # How a page is made
 //
@@ -26,9 +26,9 @@
 // again with the errors at its fields ([ui.FieldErrors]). A page with a secret must say so
 // (response.secret).
 //
-// A page is @ui.Layout(f) with @ui.PageTitle(f) or @ui.RecordTitle first, which has its one h1.
-// Package ui has the components. The clock of the frame formats times: @f.Clock.Ago(t). Text from
-// outside goes through [ui.Visible], a body through [ui.BodyBlock].
+// A page is @ui.Layout(f) with @ui.PageTitle(f) or @ui.RecordTitle first, which contains the page's
+// only h1. Package ui contains the components. The frame's clock formats times: @f.Clock.Ago(t).
+// Text from outside goes through [ui.Visible], a body through [ui.BodyBlock].
 //
 // go generate ./... generates the code of the pages and the assets. Both are committed.
 package web
@@ -77,8 +77,8 @@ type Config struct {
 	BaseURL string
 	CAFile  string
 
-	// Domains are the public names of the service, in lower case. Passkeys work at
-	// these and at localhost; without any, at the domain that a browser opened.
+	// Domains are the public names of the service, in lower case. Passkeys work at these and at
+	// localhost; without any, at the domain that a browser opened.
 	Domains []string
 
 	// Settings are the flags of this process, without secrets. Certificates returns the TLS
@@ -90,47 +90,48 @@ type Config struct {
 	// once per request.
 	Checks func(context.Context) []doctor.Finding
 
-	// Portal is how the portal of partners looks, and Receiving what its checklist for receivers says.
+	// Portal is the appearance of the partners' portal, and Receiving the settings in its checklist
+	// for receivers.
 	Portal    PortalConfig
 	Receiving webhook.Receiving
 
 	// Rules apply to subscriptions. MaxSubscriptions is the maximum number per program, and
-	// RateLimit that of its requests in 60 seconds, for programs without limits of their own; 0 is
-	// no limit. BatchSize is the maximum number of events in a delivery.
+	// RateLimit the maximum number of requests in 60 seconds, for programs without their own
+	// limits; 0 is no limit. BatchSize is the maximum number of events in a delivery.
 	Rules            webhook.SubscriptionRules
 	DisableAfter     time.Duration // time until a failing subscription is disabled; 0 is never
 	MaxSubscriptions int
 	RateLimit        int
 	BatchSize        int
 
-	// AlertURL reports that alerts are also sent to --alert-url, and Email that a mail server is
-	// configured for them.
+	// AlertURL reports that alerts are also sent to --alert-url, and Email that a mail server for
+	// alerts is configured.
 	AlertURL, Email bool
 
-	// Backlog returns the backlog of the subscriptions of a program, or of all for ""; nil when
+	// Backlog returns the backlog of the subscriptions of a program, or of all for ""; nil if
 	// unknown. Each overview calls it once.
 	Backlog func(ctx context.Context, programID string) (webhook.Backlog, error)
 
 	// PausedUntil returns until when deliveries wait because the receiver of a subscription asked
-	// for a pause, zero if none do; nil when unknown.
+	// for a pause, zero if none do; nil if unknown.
 	PausedUntil func(subscriptionID string) time.Time
 
 	// OIDC is the OpenID Connect provider through which admins sign in; nil for none.
 	OIDC *oidc.Provider
 
-	// Ready reports whether the service accepts and delivers events: nil, or why not, in words
-	// for admins. Each overview calls it once, other pages at most once per second.
+	// Ready returns nil if the service accepts and delivers events, or why not, in words for
+	// admins. Each overview calls it once, other pages at most once per second.
 	Ready func(context.Context) error
 }
 
 // Web is the admin UI: a handler for every path outside the API. Its methods are safe for
 // concurrent use.
 //
-// Sessions are in the store. Links and counts of wrong passwords are in memory: a restart ends
-// the links and resets the counts.
+// The store keeps sessions. Links and counts of wrong passwords are in memory: a restart ends the
+// links and resets the counts.
 type Web struct {
 	*site
-	store    *store.Store // without the access check of handlers, which have site.store
+	store    *store.Store // without the access check of handlers, which use site.store
 	sessions *sessions
 	pages    pages
 	mux      *http.ServeMux
@@ -140,13 +141,13 @@ type Web struct {
 	streams  chan struct{} // one slot for each open stream of an admin
 
 	portalStreams chan struct{}           // the same for partners
-	perProgram    ratelimit.Slots[string] // those of each program
+	perProgram    ratelimit.Slots[string] // the streams of each program
 	life          context.Context         // ends with EndStreams
 	endLife       context.CancelFunc
 	gzips         sync.Pool
 }
 
-// pages has the handlers by noun.
+// pages contains the handlers by noun.
 type pages struct {
 	signIn        *signInPages
 	account       *accountPages
@@ -242,7 +243,7 @@ const (
 	operator = webhook.RoleOperator
 	owner    = webhook.RoleOwner
 
-	// In the portal, whose routes no admin may use.
+	// In the portal, whose routes admins may not use.
 	reader = webhook.Role("portal " + webhook.PortalRead)
 	writer = webhook.Role("portal " + webhook.PortalWrite)
 )
@@ -292,7 +293,8 @@ func (w *Web) guard(t route) handler {
 	}
 }
 
-// of returns the handlers of the pages and actions of a record that find reads. nil is none.
+// of returns the handlers of the pages and actions of a record that find reads. A nil handler is
+// none.
 func of[T any](find func(*request) (T, error), get, post func(*request, T) (response, error)) by {
 	with := func(do func(*request, T) (response, error)) handler {
 		if do == nil {
@@ -309,9 +311,8 @@ func of[T any](find func(*request) (T, error), get, post func(*request, T) (resp
 	return by{get: with(get), post: with(post)}
 }
 
-// requireRole passes on requests of admins whose role allows them. Each request reads the
-// session, and with it the current role. Pages then show only the links and forms that the role
-// allows.
+// requireRole passes on requests of admins whose role allows them. Each request reads the session,
+// and with it the current role. Pages then show only the links and forms that the role allows.
 func (w *Web) requireRole(need webhook.Role, do handler) handler {
 	return func(r *request) (response, error) {
 		has := r.session.Role
@@ -324,7 +325,7 @@ func (w *Web) requireRole(need webhook.Role, do handler) handler {
 	}
 }
 
-// roleOf returns the role that a page or an action needs, by its address.
+// roleOf returns the role that a page or an action needs, given its address.
 func (w *Web) roleOf(address string) webhook.Role {
 	path, _, _ := strings.Cut(address, "#")
 	path, _, _ = strings.Cut(path, "?")
@@ -476,7 +477,7 @@ func (w *Web) settingRoutes() []route {
 	}
 }
 
-// portalRoutes are the routes of the portal. Most are the admin's, for one program.
+// portalRoutes are the routes of the portal. Most match an admin route, limited to one program.
 func (w *Web) portalRoutes() []route {
 	p, subs := &w.pages, w.pages.subscriptions
 	all := []route{

@@ -140,7 +140,7 @@ func (v visitor) ask(method, path, sent string, header ...string) page {
 	return page{resp, string(body)}
 }
 
-// want checks the status of a response and a text that it must contain.
+// want checks the status of a response and that it contains a text.
 func (p page) want(t *testing.T, status int, text string) {
 	t.Helper()
 	if p.StatusCode != status || !strings.Contains(p.body, text) {
@@ -164,7 +164,7 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 	for _, tt := range []struct {
 		method, path string
 		status       int
-		stored       bool // by browsers
+		stored       bool // browsers may store it
 		header       []string
 	}{
 		{"GET", "/", 401, false, nil},
@@ -276,8 +276,8 @@ func TestPagesAreCompressed(t *testing.T) {
 	}
 }
 
-// TestFaultsAreLoggedOnce checks that the page of an internal error shows only the request id,
-// and that the log contains the error once, without the code of a link.
+// TestFaultsAreLoggedOnce checks that the page of an internal error shows only the request ID, and
+// that the log contains the error once, without the code of a link.
 func TestFaultsAreLoggedOnce(t *testing.T) {
 	for name, do := range map[string]handler{
 		"a panic":  func(*request) (response, error) { panic("the cause") },

@@ -1,6 +1,6 @@
-// Package assets has the files that the admin pages load. They are embedded in the binary. Their
-// names contain a hash of their content, so that browsers can cache them permanently and never
-// show an old version.
+// Package assets contains the files that the admin pages load. They are embedded in the binary.
+// Their names contain a hash of their content, so that browsers can cache them permanently and
+// never show an old version.
 //
 // The sources are style.css and the folders src (this project's) and vendor (third-party files,
 // unchanged).
@@ -42,7 +42,7 @@ var contentTypes = map[string]string{
 	".jpg": "image/jpeg",
 }
 
-// Assets serves the files. It does not change once it serves.
+// Assets serves the files. Do not change it once it serves.
 type Assets struct {
 	paths map[string]string // by file name
 	files map[string]*file  // by path
@@ -54,13 +54,13 @@ type file struct {
 	gzipped     []byte // nil unless it is smaller
 }
 
-// New returns the embedded files, to which others can be added.
+// New returns the embedded files, to which Add can add others.
 func New() *Assets {
 	e := embedded()
 	return &Assets{paths: maps.Clone(e.paths), files: maps.Clone(e.files)}
 }
 
-// embedded reads and compresses the embedded files, once in a process: a node serves them in each role.
+// embedded reads and compresses the embedded files, once per process: a node serves them in each role.
 var embedded = sync.OnceValue(func() *Assets {
 	a := &Assets{paths: make(map[string]string), files: make(map[string]*file)}
 	entries, err := files.ReadDir("dist")
@@ -77,7 +77,7 @@ var embedded = sync.OnceValue(func() *Assets {
 	return a
 })
 
-// Add adds a file, whose type follows from its name: css, js, svg, png or jpg.
+// Add adds a file. The name determines its type: css, js, svg, png or jpg.
 func (a *Assets) Add(name string, content []byte) {
 	ext := path.Ext(name)
 	hash := sha256.Sum256(content)
@@ -101,8 +101,8 @@ func compress(content []byte) []byte {
 	return b.Bytes()
 }
 
-// Path returns the path at which a file is served: its name with the hash of its content. It
-// panics if there is no such file.
+// Path returns the path at which a file is served: its name with the hash of its content. It panics
+// if there is no such file.
 func (a *Assets) Path(name string) string {
 	p, ok := a.paths[name]
 	if !ok {
@@ -111,7 +111,7 @@ func (a *Assets) Path(name string) string {
 	return p
 }
 
-// ServeHTTP serves a file for GET and HEAD, and responds 404 for any other path, including that
+// ServeHTTP serves a file for GET and HEAD, and responds 404 for any other path, including the path
 // of an earlier version.
 func (a *Assets) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f := a.files[r.URL.Path]

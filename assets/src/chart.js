@@ -35,7 +35,7 @@ added("figure[data-chart]", (figure) => {
 
   const hrefOf = (i) => rows[i].querySelector("th a")?.href;
 
-  // The URL of the marked range.
+  // address returns the URL of the marked range.
   function address() {
     const [low, high] = [Math.min(anchor ?? at, at), Math.max(anchor ?? at, at)];
     const first = hrefOf(low);

@@ -1,5 +1,5 @@
-// The builder of filters: rows of conditions that write the JSON of the field below them. The server
-// responds to each change of that JSON with the fields of the event types, what is wrong, and what the
+// The filter builder: rows of conditions that write the JSON of the field below them. The server
+// responds to each change of that JSON with the fields of the event types, the errors, and what the
 // filters would have sent (see web/filter_form.go).
 import { added } from "./added.js";
 
@@ -9,7 +9,7 @@ const ops = {
   lte: "is at most", starts_with: "starts with", contains: "contains", exists: "is there",
 };
 const lists = (op) => op === "in" || op === "not_in";
-const pause = 300; // ms without a change before the server is asked
+const pause = 300; // ms without a change before a request to the server
 
 // make returns an element with properties, attributes that have a hyphen, and children.
 function make(tag, properties, ...children) {
@@ -37,7 +37,7 @@ function select(label, choices, chosen) {
 // Values are kept as the text of their JSON: numbers may be larger than those of JavaScript.
 const tokens = (json) => json.match(/"(?:[^"\\]|\\.)*"|[^\s,[\]]+/g) ?? [];
 
-// tokenOf returns the JSON of a value that was typed. In quotation marks it is a string in any case.
+// tokenOf returns the JSON of a typed value. In quotation marks it is always a string.
 function tokenOf(text, kinds) {
   if (/^".*"$/.test(text)) {
     try {
@@ -57,7 +57,8 @@ function valueOf(text, op, kinds) {
   return lists(op) ? `[${all.join(", ")}]` : all[0];
 }
 
-// shown returns what to type for a value: without quotation marks where it is read as the same value.
+// shown returns what to type for a value: without quotation marks if that is read as the same
+// value.
 function shown(json, op, kinds) {
   return tokens(json).map((token) => {
     const text = token.startsWith('"') ? JSON.parse(token) : token;
@@ -72,7 +73,7 @@ added("[data-filters]", (root) => {
   const look = root.querySelector("[data-filter-look]");
   let filters = []; // {name, group, conditions: [{path, op, value}], json}
   let types = new Map(); // by name: {fields, open}
-  let written; // the text that the rows stand for
+  let written; // the text that the rows represent
   const type = (filter) => types.get(filter.name) ?? { fields: [], open: true };
   const fieldOf = (filter, row) => type(filter).fields.find((one) => one.path === row.path);
   const kindsOf = (filter, row) => row.op === "starts_with" ? ["string"] : fieldOf(filter, row)?.kinds ?? ["null", "boolean", "number", "string"];
@@ -88,7 +89,7 @@ added("[data-filters]", (root) => {
     askSoon();
   }
 
-  // draw makes the rows again. The focus stays at the same control, or goes to the nearest.
+  // draw redraws the rows. The focus stays on the same control, or goes to the nearest.
   function draw() {
     const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
     place.replaceChildren(...filters.map(drawFilter), drawOffer());
@@ -153,7 +154,7 @@ added("[data-filters]", (root) => {
     return element;
   }
 
-  // drawComparison returns the controls of the operation and of the value of a condition.
+  // drawComparison returns the controls for a condition's operation and value.
   function drawComparison(filter, row, i, name) {
     const op = select(name("Comparison"), Object.fromEntries((fieldOf(filter, row)?.ops ?? Object.keys(ops)).map((one) => [one, ops[one]])), row.op);
     const value = drawValue(filter, row, name("Value"));
@@ -188,7 +189,7 @@ added("[data-filters]", (root) => {
     return one?.values ?? (one?.kinds.join() === "boolean" ? ["true", "false"] : undefined);
   }
 
-  // first is the condition that a new row has.
+  // first returns the condition of a new row.
   function first(filter) {
     const { fields } = type(filter);
     const one = fields.find((each) => each.ops.includes("eq")) ?? fields[0];
@@ -216,7 +217,7 @@ added("[data-filters]", (root) => {
     }));
   }
 
-  // showFaults moves what is wrong with a condition into its row.
+  // showFaults moves the errors of a condition into its row.
   function showFaults() {
     place.querySelectorAll(".fault").forEach((fault) => fault.remove());
     place.querySelectorAll("[aria-invalid]").forEach((control) => {
@@ -237,7 +238,7 @@ added("[data-filters]", (root) => {
     });
   }
 
-  // take shows what the server responded to the current text.
+  // take shows the server's response to the current text.
   function take(model) {
     const before = JSON.stringify([...types]);
     types = new Map(Object.entries(model.types));
@@ -246,7 +247,7 @@ added("[data-filters]", (root) => {
       written = now;
       filters = model.filters ?? [];
       if (model.filters) draw();
-      else place.hidden = true; // rows would lose what cannot be read
+      else place.hidden = true; // rows would lose what they cannot represent
     } else if (JSON.stringify([...types]) !== before) {
       draw();
     }
@@ -284,7 +285,7 @@ added("[data-filters]", (root) => {
   }
 
   field.addEventListener("input", () => {
-    place.inert = true; // until the rows stand for this text
+    place.inert = true; // until the rows represent this text
     askSoon();
   });
   field.form.querySelector("#events").addEventListener("change", askSoon);

@@ -22,12 +22,13 @@ addEventListener("pageshow", () => {
   document.querySelectorAll("form[data-sent]").forEach((form) => { delete form.dataset.sent; });
 });
 
-// Changing a filter of the bar applies it. The panels that open below it have their own button.
+// Changing a filter in the bar applies it. The panels that open below the bar have their own
+// button.
 document.addEventListener("change", (event) => {
   if (event.target.matches?.(".pills input, [role=search] > .field select")) event.target.form.requestSubmit();
 });
 
-// A filter closes when the visitor turns to something else.
+// A filter closes when the visitor clicks elsewhere.
 document.addEventListener("pointerdown", (event) => {
   for (const open of document.querySelectorAll(".drop[open]")) if (!open.contains(event.target)) open.open = false;
 });
@@ -53,7 +54,8 @@ document.addEventListener("click", (event) => {
   for (const a of fields.querySelectorAll("a[data-preset]")) a.toggleAttribute("aria-current", a === preset);
 });
 
-// The verdict on a field replaces the error of what was submitted: at the field, and in the list on top.
+// The verdict on a field replaces the error of the submitted value: at the field, and in the list
+// on top.
 document.addEventListener("htmx:after:swap", () => {
   for (const verdict of document.querySelectorAll("[data-verdict]")) {
     const field = document.getElementById(verdict.dataset.verdict);

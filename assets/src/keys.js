@@ -18,7 +18,7 @@ function row(step) {
 }
 
 const current = () => document.activeElement?.closest("[data-row]");
-// ownOrOnly is the element of the row at hand, or the only one of the page.
+// ownOrOnly returns the element within the current row, or the only one on the page.
 const ownOrOnly = (selector) => {
   const all = (current() ?? document.querySelector("main")).querySelectorAll(selector);
   return all.length === 1 ? all[0] : undefined;

@@ -1,17 +1,17 @@
 // Live updates of a page (see web/stream.go). htmx keeps the connection: after an interruption it
-// reconnects with backoff from the last id, and it closes the connection while the tab is hidden.
+// reconnects with backoff from the last ID, and it closes the connection while the tab is hidden.
 // This module applies the messages to the page, once per animation frame:
 //
-// An element with an id replaces the element with that id, unless the page is paused or the focus
-// is within it; then it waits. Any other element is inserted at the top of the list. If the list
-// is paused or in use, new rows are counted, and Show inserts them. An element with data-update
-// only replaces. A row with data-late is inserted by its time.
+// An element with an ID replaces the element with that ID, unless the page is paused or the focus
+// is within it; then it waits. Any other element is inserted at the top of the list. If the list is
+// paused or in use, new rows are counted, and Show inserts them. An element with data-update only
+// replaces. A row with data-late is inserted by its time.
 //
-// A message of a list begins with an element data-live-batch: the number of new rows and the rate
-// per second. Above the rate that a list can show, messages contain no rows. The new rows are
-// counted, and Show loads the newest ones.
+// A list message begins with an element data-live-batch: the number of new rows and the rate per
+// second. Above the rate that a list can show, messages contain no rows. The new rows are counted,
+// and Show loads the newest ones.
 const bar = document.querySelector("[data-live]");
-const kept = 50; // maximum of rows on the page, and of waiting rows; liveRows in web/delivery_live.go
+const kept = 50; // maximum number of rows on the page, and of waiting rows; liveRows in web/delivery_live.go
 
 if (bar) {
   const toggle = bar.querySelector("[data-live-toggle]");
@@ -29,9 +29,9 @@ if (bar) {
   let waiting = []; // new rows, oldest first
   let missed = 0; // new rows that are not in waiting
   let more = false; // missed is a lower bound
-  let rate = 0; // new rows a second
+  let rate = 0; // new rows per second
   let calm = 0; // the timer that resets the rate
-  const held = new Map(); // replacements that wait, by id
+  const held = new Map(); // replacements that wait, by ID
 
   const list = () => document.querySelector("[data-live-list]");
   const busy = (l) => l && (l.contains(document.activeElement) || l.querySelector("input[data-tick]:checked") || l.getBoundingClientRect().top < 0);
@@ -90,8 +90,8 @@ if (bar) {
     return next === null && more ? undefined : next;
   }
 
-  // insert adds rows at the top of the list, and late rows by their time. It removes rows from the
-  // end above the maximum.
+  // insert adds rows at the top of the list, and late rows by their time. It removes rows beyond
+  // the maximum from the end.
   function insert(rows) {
     const l = list();
     if (!l || !rows.length) {
@@ -109,7 +109,7 @@ if (bar) {
     older(l.lastElementChild);
   }
 
-  // seen removes from the link to the next page the position from which it counts new rows.
+  // seen removes the position from which the server counts new rows from the link to the next page.
   function seen() {
     const link = document.querySelector(".pager [rel=next]");
     if (!link) return;
@@ -134,7 +134,7 @@ if (bar) {
     const batch = content.querySelector("[data-live-batch]");
     const rows = [];
     let late = 0;
-    let known = 0; // new rows that the page has: it may be newer than the start of its stream
+    let known = 0; // new rows already on the page, which may be newer than the start of its stream
     for (const e of [...content.children]) {
       if (e === batch) continue;
       const waits = e.id ? waiting.findIndex((w) => w.id === e.id) : -1;
@@ -181,7 +181,7 @@ if (bar) {
     const page = new DOMParser().parseFromString(answer?.ok ? await answer.text() : "", "text/html");
     const [to, from, stream] = [list(), page.querySelector("[data-live-list]"), page.querySelector("[data-live-source]")];
     if (!to || !from || !stream) {
-      location.reload(); // the page has no list any more, or the session has ended
+      location.reload(); // the page no longer has a list, or the session has ended
       return;
     }
     requestAnimationFrame(() => {

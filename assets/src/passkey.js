@@ -1,5 +1,5 @@
-// Passkeys: the browser creates one or signs with one, and what it returns is sent
-// with the form. Where it has no passkeys, the buttons stay hidden.
+// Passkeys: the browser creates a passkey or signs with one, and the form sends the browser's
+// response. The buttons stay hidden if the browser does not support passkeys.
 
 const supported = Boolean(globalThis.PublicKeyCredential && navigator.credentials);
 
@@ -13,8 +13,8 @@ function text(buffer) {
   return btoa(binary).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
-// encode returns a credential as JSON, by the names of WebAuthn. toJSON of the
-// credential is too new, and the browser's own conversions of the options are.
+// encode returns a credential as JSON, with the property names of WebAuthn. The credential's toJSON
+// and the browser's conversions of the options are too new.
 function encode(credential) {
   const response = {};
   for (const name of ["clientDataJSON", "attestationObject", "authenticatorData", "signature", "userHandle"]) {
@@ -27,8 +27,8 @@ function encode(credential) {
   });
 }
 
-// describe says why no passkey was created or used. A dialog that was closed is an
-// error too, and cannot be told from a passkey that is missing.
+// describe says why no passkey was created or used. Closing the dialog is also an error, and is
+// indistinguishable from a missing passkey.
 function describe(error) {
   switch (error.name) {
     case "NotAllowedError": return "No passkey was used: the request was cancelled, it timed out, or there is no matching passkey.";
@@ -44,7 +44,7 @@ if (creating) {
   creating.querySelector("[data-passkey]").hidden = false;
   creating.addEventListener("submit", async (event) => {
     event.preventDefault();
-    event.stopPropagation(); // it is not sent yet
+    event.stopPropagation(); // do not send the form yet
     fault.textContent = "";
     try {
       const options = JSON.parse(creating.dataset.passkeyOptions);
@@ -60,9 +60,9 @@ if (creating) {
   });
 }
 
-// The form to sign in with. The button asks for a passkey. Until it is pressed, the browser
-// offers passkeys in the field of the email address, if it can (conditional mediation).
-// A challenge ends after 5 minutes, so the offer is renewed before that.
+// The sign-in form. The button requests a passkey. Until it is pressed, the browser offers passkeys
+// in the email field, if it can (conditional mediation). A challenge expires after 5 minutes, so
+// the offer is renewed before that.
 const signingIn = supported && document.querySelector("form[data-passkey-sign-in]");
 if (signingIn) {
   const fault = signingIn.querySelector("[data-passkey-fault]");
@@ -80,7 +80,7 @@ if (signingIn) {
     field.name = "credential";
     field.value = encode(credential);
     signingIn.append(field);
-    signingIn.elements.password.disabled = true; // it is not needed
+    signingIn.elements.password.disabled = true; // the form does not need the password
     signingIn.action = "/sign-in/passkey";
     signingIn.submit();
   };
@@ -89,7 +89,7 @@ if (signingIn) {
     if (!await PublicKeyCredential.isConditionalMediationAvailable?.()) return;
     const mine = offer = new AbortController();
     const renewal = setTimeout(() => { mine.abort(); makeOffer(); }, 240_000);
-    // Without the offer the button still works. An error leaves no trace here.
+    // Without the offer the button still works, so errors are ignored.
     await ask("conditional", mine.signal).catch(() => clearTimeout(renewal));
   };
 

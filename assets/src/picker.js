@@ -1,4 +1,4 @@
-// Pickers of checkboxes: a search, buttons that select a group or all, and the number of selected
+// Checkbox pickers: a search, buttons that select a group or all boxes, and the number of selected
 // boxes.
 import { added } from "./added.js";
 

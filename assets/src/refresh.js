@@ -1,13 +1,13 @@
-// Polling of parts of a page. An element with an id and data-part, a URL, is loaded from there
-// every few seconds and changed into what it is there. The focus stays where it is, and so does what
-// has hx-morph-skip, such as the result of a probe. A part that is in use is changed later. #updated,
-// the time of the last refresh, is changed when all parts are.
+// Polling of parts of a page. An element with an ID and data-part, a URL, is loaded from there
+// every few seconds and morphed into the element with its ID. The focus stays where it is, and
+// elements with hx-morph-skip, such as the result of a probe, do not change. A part that is in use
+// is changed later. #updated, the time of the last refresh, changes once all parts have.
 const pause = 5000;
 let timer = 0;
 let loading = false;
 let ended = false; // the session has ended
 
-// #updated is of no use on pages whose content has no part.
+// #updated has no purpose on pages whose content has no part.
 const parts = () => [...document.querySelectorAll(document.querySelector("main [data-part]") ? "[data-part]" : "[data-part]:not(#updated)")];
 const address = (part) => new URL(part.dataset.part, location.href).href;
 
@@ -17,7 +17,7 @@ function inUse(part) {
   return Boolean(s && !s.isCollapsed && part.contains(s.anchorNode));
 }
 
-// put changes a part into a newer one, and keeps its details elements open.
+// put morphs a part into a newer one, and keeps its details elements open.
 function put(part, fresh) {
   const [was, is] = [part, fresh].map((e) => [...e.querySelectorAll("details")]);
   if (was.length === is.length) is.forEach((e, i) => { e.open = was[i].open; });
@@ -64,8 +64,8 @@ async function refresh() {
 if (document.querySelector("[data-part]")) {
   timer = setTimeout(refresh, pause);
   document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
-  // A swapped-in result, such as that of a ping, may change other parts of the page; a probe that
-  // follows changes them a moment later.
+  // A swapped-in result, such as a ping's, may change other parts of the page; a probe that follows
+  // changes them a moment later.
   document.addEventListener("htmx:after:swap", () => {
     const result = document.querySelector("[data-refresh]");
     result?.removeAttribute("data-refresh");

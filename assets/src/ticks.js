@@ -28,12 +28,12 @@ document.addEventListener("change", (event) => {
   if (event.target.matches?.("input[data-every]")) count();
 });
 
-// An element with data-ticked shows the number of selected rows.
+// count shows the number of selected rows in elements with data-ticked.
 function count() {
   const boxes = document.querySelectorAll("input[data-tick]");
   const every = document.querySelector("input[data-every]");
   const n = document.querySelectorAll("input[data-tick]:checked").length;
-  if (!n && every) every.checked = false; // the bar with its box is hidden
+  if (!n && every) every.checked = false; // the bar with this box is hidden
   for (const e of document.querySelectorAll("[data-ticked]")) e.textContent = every?.checked ? "All selected" : `${n} selected`;
   for (const all of document.querySelectorAll("input[data-tick-all]")) {
     all.checked = n > 0 && n === boxes.length;

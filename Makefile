@@ -14,7 +14,8 @@ build: ## Build ./service
 run: build ## Run the demo: temporary data, two receivers, sample events (ARGS="--listen 127.0.0.1:9443")
 	./service serve --demo $(ARGS)
 
-# A file system in memory with 1 GB free, if there is one. The drills of make check write to a disk.
+# An in-memory file system with 1 GB free, if there is one. The drills of make check write to a
+# disk.
 memory := $(shell { df -P /dev/shm | awk 'NR == 2 && $$4 > 1048576 { print "/dev/shm" }'; } 2>/dev/null)
 
 # -w leaves out DWARF, which takes half the time of linking; stack traces do not need it.

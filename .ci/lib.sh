@@ -6,8 +6,8 @@ mkdir -p "$tools"
 export PATH="$tools:$PATH" SERVICE_TEST_TOOLS="$tools" npm_config_prefer_offline=true
 
 # What tests and checks may need: name | commands | what is not checked without it. A command whose
-# Debian package has another name is command=package. Names are those of harness.Tool and
-# harness.Unavailable. Some commands are none, see has; they have no package: command=.
+# Debian package has another name is written command=package. Names match harness.Tool and
+# harness.Unavailable. Some entries are not commands, see has; they have no package: command=.
 requirements='
 browser     | chromium node=nodejs npm                       | the admin UI in a browser
 clients     | node=nodejs npm                                | generated clients
@@ -41,7 +41,7 @@ rows() {
   done
 }
 
-# has reports whether a command is there, or what stands for one in requirements.
+# has reports whether a command, or a resource that requirements lists as one, is available.
 has() {
   case $1 in
     root) [ "$(id -u)" = 0 ] ;;
@@ -52,8 +52,8 @@ has() {
   esac
 }
 
-# install_packages installs what is missing for the given requirements, as root on Debian. Each
-# package is installed by itself: one that cannot be installed must not stop the others.
+# install_packages installs missing packages for the given requirements, as root on Debian. It
+# installs each package separately, so that a failure does not stop the others.
 install_packages() {
   local commands command packages="" package
   [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
@@ -70,13 +70,13 @@ install_packages() {
   done
 }
 
-# check COMMAND... runs a tool that install_go has installed, if it could.
+# check COMMAND... runs a tool that install_go has installed, unless the installation failed.
 check() {
   if has "$1"; then "$@"; else echo "NOT CHECKED: $1, which could not be installed"; fi
 }
 
-# install_go PROGRAM PACKAGE@VERSION builds a program into $tools, once for each version of it and
-# of Go.
+# install_go PROGRAM PACKAGE@VERSION builds a program into $tools, once per version of the program
+# and of Go.
 install_go() {
   local built="$tools/$1-${2##*@}-$(go env GOVERSION)"
   if [ ! -x "$built" ]; then
@@ -87,8 +87,7 @@ install_go() {
   ln -sf "$built" "$tools/$1"
 }
 
-# install_s3 builds the S3 server and Litestream's command, at the versions that are locked with
-# the tests.
+# install_s3 builds the S3 server and Litestream's command, at the versions locked with the tests.
 install_s3() {
   local lock="test/replica/testdata/tools/go.sum"
   cmp -s "$lock" "$tools/s3.sum" && has s3 && return
@@ -97,7 +96,8 @@ install_s3() {
     cp "$lock" "$tools/s3.sum" || true
 }
 
-# install_extracted PROGRAM PACKAGE takes a program out of a Debian package that would start a server.
+# install_extracted PROGRAM PACKAGE extracts a program from a Debian package that would start a
+# server if installed.
 install_extracted() {
   local dir
   has "$1" && return
@@ -109,7 +109,7 @@ install_extracted() {
 }
 
 # need REQUIREMENT... installs what the requirements need, and makes their tests fail instead of
-# being skipped. It says what cannot be checked on this machine.
+# being skipped. It reports what cannot be checked on this machine.
 need() {
   local name commands what command missing require=""
   install_packages "$@"

@@ -1,4 +1,5 @@
-// Command image writes a container image as an OCI layout, from static binaries and without a daemon:
+// Command image writes a container image as an OCI layout, from static binaries and without a
+// daemon:
 //
 //	image -version 1.2.3 -created 1750000000 -files ../.. -out DIR amd64=service-amd64 arm64=service-arm64
 //
@@ -26,10 +27,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// user is the owner of the data directory, by whom the service runs. No system has this user.
+// user is the owner of the data directory, as which the service runs. It exists on no system.
 const user = 65532
 
-// image describes what all architectures share.
+// image contains what all architectures share.
 type image struct {
 	version string
 	created time.Time
@@ -77,7 +78,7 @@ func (im *image) write(dir string, binaries []string) error {
 			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
 		})
 	}
-	// Registries take the index that is named, not the file of the layout, which only lists it.
+	// Registries use the named index, not the layout file, which only lists it.
 	p, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 
 var programs = flag.Int("programs", 100, "number of programs that TestPlatform creates")
 
-// platform is an instance with a platform token.
+// platform is an installation with a platform token.
 type platform struct {
 	*harness.Instance
 	token string
@@ -38,8 +38,7 @@ func newPlatform(t *testing.T) *platform {
 	return &platform{in, strings.TrimSpace(out)}
 }
 
-// call makes a request that must succeed with a status. program is selected by X-Program-Id, ""
-// for none.
+// call makes a request that must succeed with a status. X-Program-Id selects program, "" for none.
 func (p *platform) call(ctx context.Context, token, program, method, path, body string, status int) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.URL()+path, strings.NewReader(body))
 	if err != nil {
@@ -115,8 +114,8 @@ func (a *arrivals) count() int {
 	return len(a.events)
 }
 
-// TestPlatform sets up many programs from an empty server, with one platform token: each has a
-// subscription and a token of its own, with which an event is published and delivered.
+// TestPlatform sets up many programs on an empty server with one platform token: each gets a
+// subscription, and a token with which an event is published and delivered.
 func TestPlatform(t *testing.T) {
 	p := newPlatform(t)
 	got := &arrivals{events: make(map[string]string)}
@@ -179,7 +178,7 @@ func (p *platform) setUp(ctx context.Context, receiver string, i int, event stri
 	return err
 }
 
-// checkApplied applies a file that describes what was set up, which changes nothing.
+// checkApplied applies a file that describes the existing state, which changes nothing.
 func checkApplied(t *testing.T, p *platform, receiver string, types []string) {
 	t.Helper()
 	var text strings.Builder
@@ -212,7 +211,7 @@ func checkApplied(t *testing.T, p *platform, receiver string, types []string) {
 	}
 }
 
-// checkPrograms reads all programs by the API, page by page, with their health.
+// checkPrograms reads all programs over the API, page by page, with their health.
 func checkPrograms(t *testing.T, p *platform) {
 	t.Helper()
 	seen := 0

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// ask sends a request as it is: it follows no redirect and keeps no cookie.
+// ask sends a request unchanged: it follows no redirect and keeps no cookie.
 func (p *platform) ask(t *testing.T, method, path, form string, header map[string]string) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, p.URL()+path, strings.NewReader(form))
@@ -47,8 +47,8 @@ func cookie(t *testing.T, resp *http.Response, name string) *http.Cookie {
 	return nil
 }
 
-// Each secret works in one place: as a token, as a link, as a session of the portal, or as a
-// session of an admin.
+// Each secret works in one place only: as a token, as a link, as a portal session, or as an admin
+// session.
 func TestSecretsWorkInOnePlace(t *testing.T) {
 	p := newPlatform(t)
 	password := filepath.Join(t.TempDir(), "password")

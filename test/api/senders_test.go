@@ -21,20 +21,20 @@ import (
 	"service/webhook"
 )
 
-// sender is how another webhook sender calls its receivers, by its documentation.
+// sender describes how another webhook sender calls its receivers, according to its documentation.
 type sender struct {
 	Sender         string
 	Event          string            // the name of one of its events
 	Name           string            // of that event here
-	Headers        map[string]string // that are the same in all requests to a receiver
-	EventHeaders   map[string]string `json:"event_headers"`   // the same in those with the event
-	RequestHeaders map[string]string `json:"request_headers"` // that differ, and the header that has their role here, if one has
+	Headers        map[string]string // the same in all requests to a receiver
+	EventHeaders   map[string]string `json:"event_headers"`   // the same in all requests with the event
+	RequestHeaders map[string]string `json:"request_headers"` // headers that differ, and the header with the same role here, if there is one
 
-	Secret  string // with which it signs, "" for none
-	Decoded bool   // the key is what the secret encodes, as in Standard Webhooks, and not its text
+	Secret  string // signing secret, "" for none
+	Decoded bool   // the key is the decoded secret, as in Standard Webhooks, and not its text
 }
 
-// ownSecret returns the secret here with the same key, and whether there is one.
+// ownSecret returns this service's secret with the same key, and whether there is one.
 func (s *sender) ownSecret() (secret string, possible bool) {
 	if s.Decoded {
 		return s.Secret, true
@@ -80,8 +80,8 @@ func (s *sender) row() string {
 	return fmt.Sprintf("| %s | %s | %s | %s | %s |", s.Sender, name, kept, strings.Join(changed, ", "), secret)
 }
 
-// TestOtherSenders checks with the built binary what docs/adopt.md says: which names, headers and secrets
-// of other senders a receiver can keep, and which are refused.
+// TestOtherSenders checks the statements of docs/adopt.md with the built binary: which names,
+// headers and secrets of other senders a receiver can keep, and which are refused.
 func TestOtherSenders(t *testing.T) {
 	text, err := os.ReadFile("testdata/senders.json")
 	if err != nil {

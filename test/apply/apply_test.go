@@ -1,5 +1,5 @@
-// Package apply tests service apply with the built binary: many records at once, runs that
-// change nothing, and runs that are interrupted.
+// Package apply tests service apply with the built binary: many records at once, runs that change
+// nothing, and interrupted runs.
 package apply
 
 import (
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 // and a token.
 const programs = 100
 
-// records is the number of records in the file: the event types and three for each program.
+// records is the number of records in the file: the event types and three per program.
 const records = 3 + 3*programs
 
 var eventTypes = []string{"order.created", "order.shipped", "order.item.returned"}
@@ -80,7 +80,7 @@ func folder(t *testing.T, receiver string) string {
 	return dir
 }
 
-// platformToken creates a platform token and returns the file with it.
+// platformToken creates a platform token and returns the file that contains it.
 func platformToken(t *testing.T, in *harness.Instance) string {
 	t.Helper()
 	out, err := exec.Command(in.Binary, "token", "create", "--data", in.Data, "--scope", "platform", "--user", "ops").Output()
@@ -137,7 +137,7 @@ func writes(p *harness.Process) (n int) {
 	return n
 }
 
-// hooks receives deliveries and counts those with the credential by path.
+// hooks receives deliveries and counts the authorized ones by path.
 type hooks struct {
 	mu     sync.Mutex
 	events map[string]int // deliveries of events, without pings
@@ -244,8 +244,8 @@ func TestManyPrograms(t *testing.T) {
 	}
 }
 
-// TestInterrupted kills service apply after a number of changes, again and again, and the
-// server once. The last run completes the rest: no record exists twice, and no secret is lost.
+// TestInterrupted kills service apply after a number of changes, repeatedly, and the server once.
+// The last run completes the rest: no record exists twice, and no secret is lost.
 func TestInterrupted(t *testing.T) {
 	harness.Long(t)
 	dir := folder(t, harness.Listen(t, &hooks{events: make(map[string]int)}))
@@ -254,7 +254,7 @@ func TestInterrupted(t *testing.T) {
 	changes := &harness.Hold{Counts: func(r *http.Request) bool { return r.Method != http.MethodGet }}
 	socket := in.SocketProxy(changes)
 	file := filepath.Join(dir, "platform.yml")
-	const kills = 12 // together with the last one they make less than all changes
+	const kills = 12 // together with the last run they make fewer than all changes
 	made := 0
 	for range kills {
 		made += interrupt(t, in, socket, changes, func(cmd *exec.Cmd) { cmd.Process.Kill() }, file)
@@ -282,12 +282,13 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// maxChanges is the most changes that an interrupted run makes. It leaves some for each run.
+// maxChanges is the maximum number of changes that an interrupted run makes. It leaves some for
+// each run.
 const maxChanges = 20
 
-// interrupt runs service apply over the admin socket and calls strike while a random change is held,
-// before the server gets it or before the command gets the response. It returns the number of changes
-// that the command reported.
+// interrupt runs service apply over the admin socket and calls strike while a random change is
+// held, before the server receives it or before the command receives the response. It returns the
+// number of changes that the command reported.
 func interrupt(t *testing.T, in *harness.Instance, socket string, changes *harness.Hold, strike func(*exec.Cmd), file string) (made int) {
 	t.Helper()
 	held, release := changes.Next(1+rand.IntN(maxChanges), rand.IntN(2) == 0)

@@ -12,8 +12,8 @@ import (
 	"service/webhook"
 )
 
-// TestOutage lets a receiver that limits the size of a body be down, with all defaults. Neither the
-// outage nor the limit may cost an event, or tell anybody.
+// TestOutage takes down a receiver that limits the size of a body, with all defaults. Neither the
+// outage nor the limit may cost an event, or alert an operator.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	// Batches exceed the second limit.
@@ -49,7 +49,7 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// TestRefusedEvents refuses four of many events that wait, with 422. They fail, the others do not,
+// TestRefusedEvents refuses four of many waiting events with 422. They fail, the others do not,
 // even if the service is killed while it sends the others again.
 func TestRefusedEvents(t *testing.T) {
 	t.Parallel()
@@ -98,8 +98,8 @@ func refusedEvents(t *testing.T, kill bool) {
 	checkRefused(t, sc, poison, len(parents))
 }
 
-// checkRefused checks what an operator sees of events that failed, in deliveries of their own and in
-// a number of deliveries with others.
+// checkRefused checks what an operator sees of failed events, in separate deliveries and in a
+// number of deliveries with other events.
 func checkRefused(t *testing.T, sc *scenario, poison []int, parents int) {
 	t.Helper()
 	failed := map[string]any{"action": "redeliver", "filter": map[string]string{"status": "failed"}, "dry_run": true}
@@ -110,15 +110,15 @@ func checkRefused(t *testing.T, sc *scenario, poison []int, parents int) {
 	if all := sc.incidents(); len(all) != 1 || all[0].FailedDeliveries != len(poison) {
 		t.Errorf("got the incidents %+v, want one with %d failed deliveries", all, len(poison))
 	}
-	if !testing.Short() { // it collects what fails in a minute
+	if !testing.Short() { // it collects the failures of a minute
 		if alert := harness.Receive(t, "the alert", sc.alerts); !strings.Contains(alert, `"failed_events":4`) {
 			t.Errorf("got the alert %s, want one of 4 events", alert)
 		}
 	}
 }
 
-// TestPoison has a receiver that cannot process one event and answers 500. It fails, once its
-// attempts are exhausted; the events that were sent with it do not.
+// TestPoison has a receiver that cannot process one event and answers 500. That event fails once
+// its attempts are exhausted; the events that were sent with it do not.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	const events, poison = 500, 250
@@ -151,8 +151,8 @@ type bulkRun struct {
 	Skipped    map[webhook.BulkSkip]int
 }
 
-// TestWrongCredential lets a credential be wrong for a while. At most four events fail, and once
-// these are resent nothing is left to resend, whichever way it is asked.
+// TestWrongCredential makes a credential wrong for a while. At most four events fail, and once
+// these are resent nothing is left to resend, by any query.
 func TestWrongCredential(t *testing.T) {
 	t.Parallel()
 	for _, inFlight := range []int{8, 1} {
@@ -175,7 +175,7 @@ func testWrongCredential(t *testing.T, inFlight int) {
 	since := time.Now().UTC()
 	sc := newScenario(t, r, harness.Subscription{MaxInFlight: inFlight}, events, 200)
 	page := sc.pages()
-	// The first requests are accepted. Each that follows has a whole batch.
+	// The first requests are accepted. Each later request contains a whole batch.
 	harness.WaitForCount(t, "requests", inFlight, r.heldRequests)
 	r.releaseHeld()
 	harness.WaitForCount(t, "requests of batches", inFlight, r.heldRequests)

@@ -1,5 +1,5 @@
-// Package batching tests that no event fails for what it was sent with, and that what is left to
-// resend has one answer.
+// Package batching tests that no event fails because of the events sent with it, and that all
+// queries agree on what is left to resend.
 package batching
 
 import (

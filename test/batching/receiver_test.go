@@ -16,7 +16,7 @@ import (
 	"service/webhook"
 )
 
-// request is a delivery as the receiver of a scenario gets it.
+// request is a delivery as a scenario's receiver gets it.
 type request struct {
 	id      string // of the delivery
 	bytes   int
@@ -33,7 +33,7 @@ type receiver struct {
 
 	mu       sync.Mutex
 	hold     chan struct{} // requests with events wait until it is closed
-	held     int           // how many wait for it
+	held     int           // number of waiting requests
 	accepted map[int]int   // how often each event was accepted, by its number
 	refused  map[int]int   // how often each event was refused alone
 	together int           // requests of several events that were refused
@@ -68,7 +68,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(status)
 }
 
-// await waits until requests are not held. It returns false if the request has ended.
+// await waits until requests are no longer held. It returns false if the request has ended.
 func (r *receiver) await(req *http.Request) bool {
 	r.mu.Lock()
 	hold := r.hold
@@ -88,17 +88,17 @@ func (r *receiver) await(req *http.Request) bool {
 	return released
 }
 
-// release answers the requests that are held, and those that follow.
+// release answers the held requests and all later ones.
 func (r *receiver) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	close(r.hold)
 }
 
-// holdAgain holds the requests that follow. It is called with mu held.
+// holdAgain holds later requests. The caller must hold mu.
 func (r *receiver) holdAgain() { r.hold, r.held = make(chan struct{}), 0 }
 
-// releaseHeld answers the requests that are held, and holds those that follow.
+// releaseHeld answers the held requests, and holds later ones.
 func (r *receiver) releaseHeld() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,7 +147,7 @@ type scenario struct {
 	alerts   chan string // their bodies
 }
 
-// newScenario starts a service and publishes events that all but the first wait for the receiver.
+// newScenario starts a service and publishes events. All but the first wait for the receiver.
 func newScenario(t *testing.T, r *receiver, s harness.Subscription, events, size int, flags ...string) *scenario {
 	t.Helper()
 	sc := &scenario{T: t, receiver: r, alerts: make(chan string, 100)}
@@ -169,7 +169,7 @@ func newScenario(t *testing.T, r *receiver, s harness.Subscription, events, size
 	return sc
 }
 
-// appendEvent appends an event with a number and of a size in bytes.
+// appendEvent appends an event with a number and a size in bytes.
 func appendEvent(dst []byte, number, size int) []byte {
 	from := len(dst)
 	dst = fmt.Appendf(dst, `{"id":%q,"name":%q,"version":"1","content_id":%d,"channel_ids":[11`, eventID(number), harness.NumberedEvent, number)
@@ -207,13 +207,13 @@ func (sc *scenario) deliveries(filters string) (all []harness.Delivery) {
 	}
 }
 
-// left returns the failed deliveries that are left to resend.
+// left returns the failed deliveries that remain to be resent.
 func (sc *scenario) left() []harness.Delivery {
 	sc.Helper()
 	return sc.deliveries("filter[recovered]=false")
 }
 
-// awaitEnd waits until so many events have been accepted and nothing is left to send.
+// awaitEnd waits until a number of events have been accepted and nothing remains to be sent.
 func (sc *scenario) awaitEnd(accepted int) {
 	sc.Helper()
 	harness.WaitForCount(sc, "events", accepted, sc.receiver.acceptedEvents)
@@ -224,8 +224,8 @@ func (sc *scenario) awaitEnd(accepted int) {
 }
 
 // checkFailed checks that exactly the events with these numbers have failed, each alone: only these
-// deliveries are left to resend. It returns the failed deliveries of several events that have not
-// recovered, which are those with one of them.
+// deliveries remain to be resent. It returns the failed deliveries of several events that have not
+// recovered, which are those that contain one of them.
 func (sc *scenario) checkFailed(want ...int) (parents []harness.Delivery) {
 	sc.Helper()
 	var got []int

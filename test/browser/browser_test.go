@@ -33,14 +33,15 @@ import (
 )
 
 // Versions of the npm packages that the journeys import. Chromium and Firefox must be installed.
-// Firefox has an older Playwright: newer ones call a command that no stable Firefox has yet.
+// Firefox uses an older Playwright: newer versions call a command that no stable Firefox supports
+// yet.
 const (
 	playwright        = "playwright-core@1.65.1"
 	playwrightFirefox = "playwright-firefox@npm:playwright-core@1.61.1"
 	axe               = "axe-core@4.14.1"
 )
 
-// journeysDir has the journeys and lib.mjs, which they import.
+// journeysDir contains the journeys and lib.mjs, which they import.
 const journeysDir = "testdata/journeys"
 
 // TestBrowser runs the journeys of testdata/journeys. A journey is a file that drives a
@@ -51,12 +52,12 @@ const journeysDir = "testdata/journeys"
 //	// and without JavaScript
 //	// and in Firefox
 //
-// $PROVIDER in the flags is the issuer of an OpenID Connect provider that runs for the
-// journey. lib.mjs describes the helpers of a journey. Each journey has its own service, with
-// API and pages on one address and a certificate of its own CA.
+// $PROVIDER in the flags is the issuer of an OpenID Connect provider that runs for the journey.
+// lib.mjs describes the helpers of a journey. Each journey has its own service, with API and pages
+// on one address and a certificate of its own CA.
 //
-// TestBrowser needs node, npm, Chromium, and the network once (requirement browser), and Firefox for
-// its runs there (requirement firefox). With -short it runs one short journey.
+// TestBrowser needs node, npm, Chromium, and the network once (requirement browser), and Firefox
+// for its Firefox runs (requirement firefox). With -short it runs one short journey.
 func TestBrowser(t *testing.T) {
 	harness.Drill(t, 1, 1)
 	dir := t.TempDir()
@@ -110,9 +111,8 @@ type journeys struct {
 }
 
 // patience returns how long a journey may take: until shortly before the time limit of go test
-// (-timeout), so that a journey that hangs prints its pages. There is no shorter limit: the
-// journey waits up to [harness.Timeout] for each condition, and a busy machine takes long for
-// all of them.
+// (-timeout), so that a hanging journey prints its pages. There is no shorter limit: the journey
+// waits up to [harness.Timeout] for each condition, and a busy machine takes long for all of them.
 func patience(t *testing.T) time.Duration {
 	deadline, ok := t.Deadline()
 	if !ok {
@@ -121,7 +121,7 @@ func patience(t *testing.T) time.Duration {
 	return time.Until(deadline) - 40*time.Second
 }
 
-// run runs one journey with a service that has these flags. env has the variables of this run:
+// run runs one journey with a service that has these flags. env contains the variables of this run:
 // SCRIPT=off for no JavaScript, FIREFOX for the path of Firefox.
 func (j *journeys) run(t *testing.T, name string, flags []string, env ...string) {
 	t.Parallel() // journeys mostly wait, and share no state
@@ -214,8 +214,8 @@ type webRoute struct {
 	Post bool   `json:"post"`
 }
 
-// webRoutes reads the table of pages from its source. The tour fails for a route that it
-// does not visit.
+// webRoutes reads the table of pages from its source. The tour fails for a route that it does not
+// visit.
 func webRoutes(t *testing.T) []webRoute {
 	t.Helper()
 	parsed, err := parser.ParseFile(token.NewFileSet(), harness.Path("web/web.go"), nil, 0)
@@ -272,7 +272,7 @@ func (r *webRoute) read(t *testing.T, methods ast.Expr) {
 	}
 }
 
-// browserPrograms are the paths of the programs that run a journey.
+// browserPrograms are the paths of programs that run a journey.
 type browserPrograms struct{ node, chromium string }
 
 // browserTools finds node and Chromium, and installs the npm packages into dir.
@@ -316,7 +316,7 @@ type browsed struct {
 	listen string // its address, the same after each restart
 	cmd    *exec.Cmd
 	errs   *bytes.Buffer
-	read   chan struct{} // closed when standard output ends
+	read   chan struct{} // closed when stdout ends
 }
 
 // serveForBrowser starts a service that runs until the test ends.
@@ -379,7 +379,8 @@ func (s *browsed) start() (*url.URL, error) {
 	return url.Parse(found)
 }
 
-// stop stops the service and waits for its end. It does nothing if the service is not running.
+// stop stops the service and waits until it has ended. It does nothing if the service is not
+// running.
 func (s *browsed) stop() error {
 	if s.cmd == nil {
 		return nil
@@ -397,10 +398,10 @@ func (s *browsed) stop() error {
 	return nil
 }
 
-// control starts a control server for a journey and returns its URL. POST /restart restarts
-// the service. The field aged, such as 12h, moves the times of all sessions and links of the
-// portal back, because the binary reads the machine's clock only. The field table renames a table, so that requests
-// that need it fail.
+// control starts a control server for a journey and returns its URL. POST /restart restarts the
+// service. The field aged, such as 12h, moves the times of all sessions and portal links back,
+// because the binary reads only the machine's clock. The field table renames a table, so that
+// requests that need it fail.
 func (s *browsed) control() string {
 	if s.data == "" {
 		return ""
@@ -429,7 +430,7 @@ func (s *browsed) control() string {
 	return server.URL
 }
 
-// ageAccess moves the times of sessions, and of links and sessions of the portal, back.
+// ageAccess moves the times of sessions, and of portal links and sessions, back.
 func (s *browsed) ageAccess(by time.Duration) (err error) {
 	for _, statement := range []string{
 		"UPDATE sessions SET created_at = created_at - ?1, seen_at = seen_at - ?1, expires_at = expires_at - ?1",

@@ -175,10 +175,10 @@ type page struct {
 	name, path string
 	rows       int  // minimum number of rows, over all pages that walk visits
 	walk       bool // follow the pagination until rows are found
-	stream     bool // an endless or long response: read its header only
+	stream     bool // an endless or long response: read only its header
 }
 
-// pageSample has the IDs in the URLs of the pages.
+// pageSample contains the IDs in the URLs of the pages.
 type pageSample struct {
 	deliveries  int
 	now         time.Time
@@ -659,8 +659,8 @@ func (p *pagesFill) insertDeliveries() {
 	}
 }
 
-// insertAttempts inserts the deliveries of the event that every subscription of the last
-// program gets, and the attempts of all deliveries.
+// insertAttempts inserts the deliveries of the event that goes to every subscription of the last
+// program, and the attempts of all deliveries.
 func (p *pagesFill) insertAttempts() {
 	p.tb.Helper()
 	p.exec(`INSERT INTO deliveries (num, id, subscription_id, subscription, program_id, status, attempts_made, response_status, seqs, created_at, completed_at, counted_at)
@@ -743,8 +743,8 @@ func pageID(at, kind, number string) string {
 	return fmt.Sprintf("printf('%%08x-%%04x-7%%03x-8000-%%012x', (%s) >> 16, (%s) & 65535, %s, %s)", at, at, kind, number)
 }
 
-// deliveryID returns the id of a delivery as pages have it. The store has a short form of it, 16 bytes
-// in characters whose order is that of the bytes.
+// deliveryID returns the ID of a delivery as shown on pages. The store has a short form of it: 16
+// bytes in characters that sort like the bytes.
 func deliveryID(tb testing.TB, stored string) string {
 	tb.Helper()
 	short := base64.NewEncoding("-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz").WithPadding(base64.NoPadding)

@@ -18,7 +18,7 @@ import (
 	"service/test/harness"
 )
 
-// Why TestFirstHour does not run a block.
+// Reasons why TestFirstHour does not run a block.
 const (
 	needsHost     = "names a host or a bucket that does not exist"
 	needsSystem   = "changes the system: packages, units, files below /etc and /var"
@@ -28,8 +28,9 @@ const (
 	testedByTyped = "run by a test of its own"
 )
 
-// typedBlocks are the shell blocks of README.md, CONTRIBUTING.md and docs/ by file and first line:
-// "" for those that TestFirstHour runs as they are typed, in this order, otherwise why it does not.
+// typedBlocks are the shell blocks of README.md, CONTRIBUTING.md and docs/ by file and first line.
+// why is "" for blocks that TestFirstHour runs as typed, in this order, otherwise the reason why it
+// does not.
 var typedBlocks = []struct{ file, begin, why string }{
 	{"CONTRIBUTING.md", "make build", ""},
 	{"README.md", "./service serve --allow-http", ""},
@@ -92,7 +93,7 @@ func shellBlocks(t *testing.T, file string) (blocks []string) {
 	return blocks
 }
 
-// typedBlock returns the index in typedBlocks of a block, the one with the longest beginning, or -1.
+// typedBlock returns the index in typedBlocks of the longest beginning of a block, or -1.
 func typedBlock(file, block string) int {
 	best := -1
 	for i, b := range typedBlocks {
@@ -103,7 +104,7 @@ func typedBlock(file, block string) int {
 	return best
 }
 
-// TestBlocksAreListed checks that typedBlocks has every block, and no other.
+// TestBlocksAreListed checks that typedBlocks contains exactly the existing blocks.
 func TestBlocksAreListed(t *testing.T) {
 	files, err := filepath.Glob(harness.Path("docs/*.md"))
 	if err != nil {
@@ -129,8 +130,8 @@ func TestBlocksAreListed(t *testing.T) {
 	}
 }
 
-// TestFirstHour clones the repository, builds it, starts the demo, and follows the walk-through and
-// other commands of the documentation as they are typed, each step with its seconds. It uses the
+// TestFirstHour clones the repository, builds it, starts the demo, and runs the walk-through and
+// other commands of the documentation as typed. It reports the seconds of each step, and uses the
 // ports of the documentation.
 //
 // It needs bash, curl, git, jq and make (requirement walkthrough).
@@ -213,7 +214,7 @@ func (h *firstHour) step(name string, run func()) {
 	h.t.Logf("%6.1f s  %s", took.Seconds(), name)
 }
 
-// command returns a command of bash in the clone, whose binary is in the path, as in an installation.
+// command returns a bash command in the clone, with the binary in the path, as in an installation.
 func (h *firstHour) command(text string) *exec.Cmd {
 	cmd := exec.Command("bash", "-c", "PATH=$PWD:$PATH\n"+text)
 	cmd.Dir, cmd.Env = h.dir, harness.Environment()
@@ -221,7 +222,7 @@ func (h *firstHour) command(text string) *exec.Cmd {
 	return cmd
 }
 
-// typedOutput is what a process has written. It is safe for concurrent use.
+// typedOutput is the output of a process so far. It is safe for concurrent use.
 type typedOutput struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -255,7 +256,7 @@ func (h *firstHour) background(text string) *background {
 	}
 	stop := sync.OnceFunc(func() {
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
-		cmd.Wait() // the status of an interrupted command tells nothing
+		cmd.Wait() // the status of an interrupted command says nothing
 	})
 	h.t.Cleanup(stop)
 	return &background{h.t, out, stop}
@@ -266,7 +267,7 @@ func (b *background) await(text string) {
 	harness.WaitFor(b.t, fmt.Sprintf("%q in the output", text), func() bool { return strings.Contains(b.out.String(), text) })
 }
 
-// typedShell is a terminal in which block after block is typed.
+// typedShell is a terminal in which blocks are typed one after another.
 type typedShell struct {
 	t   *testing.T
 	in  io.Writer

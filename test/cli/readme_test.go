@@ -10,8 +10,8 @@ import (
 	"service/test/harness"
 )
 
-// TestWalkThrough runs the commands of the walk-through in README.md. The test provides
-// the server and the receiver, because README.md uses fixed ports.
+// TestWalkThrough runs the commands of the walk-through in README.md. The test provides the server
+// and the receiver, because README.md uses fixed ports.
 //
 // It needs bash, curl and jq (requirement walkthrough).
 func TestWalkThrough(t *testing.T) {

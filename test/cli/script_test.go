@@ -36,8 +36,8 @@ import (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// TestScripts runs the scripts of testdata/script, which run the binary as users do. In
-// addition to the commands of testscript they have:
+// TestScripts runs the scripts of testdata/script, which run the binary as users do. In addition to
+// the commands of testscript they can use:
 //
 //	serve ARGS…              starts service serve, waits until it serves, and sets
 //	                         stdout, $URL, $ADDRESS, $CA and $LINK from its output
@@ -59,7 +59,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 func TestScripts(t *testing.T) {
 	// Under nohup this process ignores SIGHUP, and so would every child.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
-	// The scripts call the binary service, whatever the name of its file.
+	// The scripts call the binary service, whatever the name of the file.
 	bin := t.TempDir()
 	if err := os.Symlink(harness.Build(t), filepath.Join(bin, "service")); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"service/test/harness"
 )
 
-// guideReceiver is a program of the guide for receivers: how it is installed and run.
+// guideReceiver describes how to install and run a program of the guide for receivers.
 type guideReceiver struct {
 	heading, file string
 	install, run  []string
@@ -26,8 +26,9 @@ var receivers = []guideReceiver{
 	{"### Go", "receiver.go", []string{"go", "build", "-o", "receiver", "receiver.go"}, []string{"./receiver"}},
 }
 
-// TestReceivers runs the receivers of the guide as they are on the page, but for the port. Each must
-// accept what the service sends, process an event that is sent twice once, and refuse a forged delivery.
+// TestReceivers runs the receivers of the guide as shown on the page, except for the port. Each
+// must accept what the service sends, process an event that is sent twice only once, and refuse a
+// forged delivery.
 func TestReceivers(t *testing.T) {
 	harness.Long(t)
 	in := harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"))
@@ -126,7 +127,7 @@ func save(t *testing.T, dir, name, text string) {
 	}
 }
 
-// ignoreExit returns nil for the status of a process that was killed.
+// ignoreExit returns nil for the exit status of a killed process.
 func ignoreExit(err error) error {
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		return nil
@@ -157,7 +158,8 @@ func call(t *testing.T, in *harness.Instance, token, path string, body, into any
 	}
 }
 
-// successes waits for n successful deliveries of the event to a subscription, and returns their ids.
+// successes waits for n successful deliveries of the event to a subscription, and returns their
+// IDs.
 func successes(t *testing.T, in *harness.Instance, token, subscription string, n int) (ids []string) {
 	t.Helper()
 	harness.WaitFor(t, "successful deliveries", func() bool {

@@ -17,9 +17,8 @@ import (
 	"service/test/harness"
 )
 
-// TestAborted sends SIGABRT, as systemd's watchdog does, with the environment of
-// the unit. The service must not exit with the status of a Go crash, which is one
-// after which the unit is not restarted.
+// TestAborted sends SIGABRT, as systemd's watchdog does, with the unit's environment. The service
+// must not exit with the status of a Go crash, after which systemd would not restart the unit.
 func TestAborted(t *testing.T) {
 	unit := harness.Read(t, harness.Path("packaging/service-webhooks.service"))
 	final := regexp.MustCompile(`(?m)^RestartPreventExitStatus=(.*)`).FindSubmatch(unit)

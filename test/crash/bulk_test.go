@@ -21,9 +21,9 @@ type bulkRun struct {
 	Skipped map[string]int
 }
 
-// TestBulkRunKilled kills the service in the middle of a bulk run: the next process
-// continues it, and every delivery has one redelivery at the end. The run needs more
-// redeliveries than a subscription may have open, so it has to wait in between.
+// TestBulkRunKilled kills the service in the middle of a bulk run: the next process continues it,
+// and every delivery has one redelivery at the end. The run needs more redeliveries than a
+// subscription may have open, so it has to wait in between.
 func TestBulkRunKilled(t *testing.T) {
 	harness.Long(t)
 	const failed, kills = 3000, 6
@@ -68,7 +68,7 @@ func TestBulkRunKilled(t *testing.T) {
 		return r
 	}
 	for kill := range kills {
-		// The receiver accepts some redeliveries more and blocks the others, so the run cannot end.
+		// The receiver accepts some more redeliveries and blocks the others, so the run cannot end.
 		receiver.accept(1 + rand.IntN((failed-webhook.MaxOpenRedeliveries)/2/kills))
 		harness.Receive(t, "a blocked redelivery", receiver.blocked)
 		in.Kill(process)
@@ -104,7 +104,7 @@ type gatedReceiver struct {
 	more    chan struct{} // closed and replaced when there are more
 }
 
-// accept accepts n more deliveries. The next kill ends those that are blocked.
+// accept accepts n more deliveries. The next kill ends the blocked ones.
 func (g *gatedReceiver) accept(n int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

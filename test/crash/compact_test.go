@@ -11,8 +11,8 @@ import (
 	"service/test/harness"
 )
 
-// TestCompactKilled kills service compact while it runs: the database is unchanged, and
-// the next call compacts it and removes the unfinished file.
+// TestCompactKilled kills service compact while it runs: the database is unchanged, and the next
+// call compacts it and removes the unfinished file.
 func TestCompactKilled(t *testing.T) {
 	harness.Long(t)
 	const kills = 8
@@ -57,7 +57,8 @@ func TestCompactKilled(t *testing.T) {
 	in.MustStop(in.MustStart())
 }
 
-// killCompact runs a compaction and kills it once the new file has a size. It may end before.
+// killCompact runs a compaction and kills it once the new file has reached a size. The compaction
+// may end before.
 func killCompact(t *testing.T, cmd *exec.Cmd, path string, size int64) {
 	t.Helper()
 	if err := cmd.Start(); err != nil {

@@ -42,8 +42,8 @@ func TestInterrupted(t *testing.T) {
 	}))
 	t.Cleanup(func() { close(hold) })
 
-	// Only the end of the process ends an attempt: the timeout is longer than the test. The
-	// first interruption has no wait, and others have that of a failure.
+	// Only the end of the process ends an attempt: the timeout is longer than the test. The first
+	// interruption is followed by no wait, later ones by that of a failure.
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--retry-schedule", "1h,10ms,10ms,10ms", "--attempt-timeout", "5m",
 		"--log-level", "warn")
 	token := in.Token("acme")

@@ -28,9 +28,8 @@ type keyRotation struct {
 	headers chan string
 }
 
-// TestKeyKilled kills the process that replaces the key, which is the server or the
-// command, while it does so: the next start can decrypt every secret and completes
-// the rotation.
+// TestKeyKilled kills the process that replaces the key, the server or the command: the next start
+// can decrypt every secret and completes the rotation.
 func TestKeyKilled(t *testing.T) {
 	harness.Long(t)
 	k := newKeyRotation(t)
@@ -106,8 +105,8 @@ func (k *keyRotation) keys() []string {
 	return strings.Fields(string(harness.Read(k.t, k.file)))
 }
 
-// rotate runs `key rotate` and calls kill once the new key is in the file and after a random number of
-// commits, or with hold before the first.
+// rotate runs `key rotate` and calls kill once the new key is in the file and after a random number
+// of commits, or with hold before the first commit.
 func (k *keyRotation) rotate(hold bool, kill func(*exec.Cmd)) {
 	k.t.Helper()
 	db := harness.OpenDatabase(k.t, k.in.Data)
@@ -145,7 +144,8 @@ func (k *keyRotation) rotate(hold bool, kill func(*exec.Cmd)) {
 	<-ended
 }
 
-// ping pings the subscription, which must send the header it was created with.
+// ping pings the subscription. The ping must contain the header that the subscription was created
+// with.
 func (k *keyRotation) ping() {
 	k.t.Helper()
 	if status, err := k.in.Call(k.t.Context(), k.token, "POST", k.in.URL()+"/v2/webhooks/subscriptions/"+k.pinged+"/ping", nil,

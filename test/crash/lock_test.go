@@ -10,9 +10,8 @@ import (
 	"service/test/harness"
 )
 
-// TestLockRemoved removes the lock file of a running service, and then its socket
-// too: a second service, and every command that needs the data directory alone, still
-// fails and changes nothing.
+// TestLockRemoved removes the lock file of a running service, and then its socket: a second
+// service, and every command that needs the data directory alone, still fails and changes nothing.
 func TestLockRemoved(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--litestream", "off")
 	p := in.MustStart()

@@ -36,7 +36,7 @@ const (
 	maxFrozen         = 5 * time.Second // without a kill
 )
 
-// moveAttempt is what the receivers know of a delivery.
+// moveAttempt is the receivers' record of a delivery.
 type moveAttempt struct {
 	body     [sha256.Size]byte
 	attempts int
@@ -59,7 +59,7 @@ func (r *moveReceivers) handler(n int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := harness.ReadBody(req)
 		if err != nil {
-			return // its sender was killed
+			return // the sender was killed
 		}
 		sum, id, agent := sha256.Sum256(body), req.Header.Get("Webhook-Id"), req.Header.Get("User-Agent")
 		r.mu.Lock()
@@ -103,17 +103,17 @@ func (r *moveReceivers) missing(accepted []int) (n int) {
 	return n
 }
 
-// installation is one of the two.
+// installation is one of the two installations.
 type installation struct {
 	*harness.Instance
 	base      string
-	tokenFile string        // with a platform token of it
-	requests  *harness.Hold // of a move to it
-	to        string        // base URL for a move to it, which passes requests
+	tokenFile string        // a file with a platform token of this installation
+	requests  *harness.Hold // of a move to this installation
+	to        string        // base URL for a move to this installation; passes requests on
 }
 
-// newInstallation starts an installation that always listens on the same port, as the address of
-// an installation does not change.
+// newInstallation starts an installation that always listens on the same port, because an
+// installation's address does not change.
 func newInstallation(t *testing.T, binary string) *installation {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -135,13 +135,13 @@ func newInstallation(t *testing.T, binary string) *installation {
 	}
 	in.requests = &harness.Hold{Pass: &httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: addr}) },
-		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // it was killed
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // the installation was killed
 	}}
 	in.to = harness.Listen(t, in.requests)
 	return in
 }
 
-// status returns the status of the program, "" if it is not there.
+// status returns the status of the program, "" if the installation does not have it.
 func (in *installation) status() string {
 	out, err := in.Command("program", "list", "--data", in.Data, "--json")
 	if err != nil {
@@ -159,7 +159,7 @@ func (in *installation) status() string {
 	return ""
 }
 
-// moveTest publishes while a program moves.
+// moveTest publishes events while a program moves.
 type moveTest struct {
 	t         *testing.T
 	in        [2]*installation
@@ -291,7 +291,7 @@ func TestMoveKilled(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var publishing sync.WaitGroup
 	publishing.Go(func() {
-		// Each event is 50 deliveries. With more, a long test would move ever more.
+		// Each event causes 50 deliveries. With more, the moves of a long test would keep growing.
 		for ; ctx.Err() == nil; next += 2 {
 			m.publish(ctx, next, 2)
 			time.Sleep(200 * time.Millisecond)
@@ -323,9 +323,9 @@ func TestMoveKilled(t *testing.T) {
 	}
 }
 
-// killed moves the program and kills one of the installations while a request of the move is held: a
-// random one of the typical number, or in every other move one after the program is frozen. It reports
-// whether the program has moved.
+// killed moves the program and kills one of the installations while a request of the move is held:
+// a random one of the typical number, or in every other move a request after the program is frozen.
+// It reports whether the program has moved.
 func (m *moveTest) killed(kill, typical int) bool {
 	m.t.Helper()
 	owner := m.owner()
@@ -365,8 +365,8 @@ func (m *moveTest) killed(kill, typical int) bool {
 	return m.owner() != owner
 }
 
-// moveAlive moves the program without a kill, and returns how long it was frozen. On a busy machine
-// a move may reach the limit of its freeze. It is then repeated.
+// moveAlive moves the program without a kill, and returns how long the program was frozen. On a
+// busy machine a move may reach its freeze limit; moveAlive then repeats the move.
 func (m *moveTest) moveAlive() time.Duration {
 	m.t.Helper()
 	for try := 1; ; try++ {
@@ -385,7 +385,7 @@ func (m *moveTest) moveAlive() time.Duration {
 	}
 }
 
-// awaitAll waits until every accepted event has arrived, as long as some arrive.
+// awaitAll waits until every accepted event has arrived, as long as events keep arriving.
 func (m *moveTest) awaitAll() {
 	m.t.Helper()
 	for missing := m.receivers.missing(m.accepted); missing > 0; {
@@ -394,8 +394,8 @@ func (m *moveTest) awaitAll() {
 	}
 }
 
-// renamedSender returns a copy of a binary with another User-Agent of the same length, which takes
-// less time than another build.
+// renamedSender returns a copy of a binary with another User-Agent of the same length, which is
+// faster than another build.
 func renamedSender(t *testing.T, binary string) string {
 	t.Helper()
 	text, err := os.ReadFile(binary)

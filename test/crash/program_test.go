@@ -108,7 +108,7 @@ func lists(t *testing.T, in *harness.Instance, token string) map[string]string {
 	return all
 }
 
-// exportedProgram is a program with deliveries that succeeded and that failed, and its export.
+// exportedProgram is a program with successful and failed deliveries, and its export.
 type exportedProgram struct {
 	in           *harness.Instance
 	good, bad    *receiver
@@ -176,8 +176,8 @@ func exportProgram(t *testing.T, binary string, events, batch int) *exportedProg
 	return p
 }
 
-// idle reports whether no delivery is in flight or waits, and each event has failed in one of its own: the
-// parts of a rejected delivery are created after it has ended.
+// idle reports whether no delivery is in flight or waits, and each event has failed in its own
+// delivery: the parts of a rejected delivery are created after it has ended.
 func (p *exportedProgram) idle(events int) bool {
 	open, _, err := harness.Get[[]harness.Delivery](p.in, p.token, "/v2/deliveries?filter[status]=pending&page[size]=1")
 	if err != nil || len(open) > 0 {
@@ -193,7 +193,7 @@ func (p *exportedProgram) importInto(in *harness.Instance, file, passphrase stri
 	return in.Command("program", "import", file, "--data", in.Data, "--passphrase-file", passphrase)
 }
 
-// differ reports the differences of two sets of lists.
+// differ reports the differences between two sets of lists.
 func differ(t *testing.T, before, after map[string]string) {
 	t.Helper()
 	if maps.Equal(before, after) {
@@ -284,7 +284,7 @@ func TestProgramMoved(t *testing.T) {
 	}
 }
 
-// eraseAtSource erases the program where it was exported.
+// eraseAtSource erases the program at its source.
 func eraseAtSource(t *testing.T, p *exportedProgram) {
 	t.Helper()
 	out, err := p.in.Command("program", "delete", "--yes", "acme", "--data", p.in.Data)
@@ -304,8 +304,8 @@ func eraseAtSource(t *testing.T, p *exportedProgram) {
 	})
 }
 
-// TestProgramKilled kills the service in the middle of imports and erasures. An interrupted
-// import leaves nothing visible and can be repeated. An erasure continues.
+// TestProgramKilled kills the service in the middle of imports and erasures. An interrupted import
+// leaves nothing visible and can be repeated. An interrupted erasure continues.
 func TestProgramKilled(t *testing.T) {
 	harness.Long(t)
 	const kills = 4
@@ -330,7 +330,7 @@ func TestProgramKilled(t *testing.T) {
 		release()
 		complete := cmd.Wait() == nil
 		process = in.MustStart()
-		if complete { // between two looks
+		if complete { // between two checks
 			if out, err := in.Command("program", "delete", "--yes", "acme", "--data", in.Data); err != nil {
 				t.Fatalf("delete: %v\n%s", err, out)
 			}
@@ -379,7 +379,7 @@ func TestProgramKilled(t *testing.T) {
 	}
 }
 
-// lockImport waits until an import has added that many events, and locks the database against the
+// lockImport waits until an import has added a number of events, and locks the database against the
 // next step until release is called.
 func lockImport(t *testing.T, data string, events int) (release func()) {
 	t.Helper()

@@ -23,7 +23,7 @@ var sigtermInFlight = flag.Int("sigterm.in-flight", 200, "how many attempts are 
 // not repeated. The others never respond: the next process repeats each attempt once.
 func TestSIGTERM(t *testing.T) {
 	harness.Long(t)
-	const grace = 10 * time.Second // enough to record what responds, on a slow machine too
+	const grace = 10 * time.Second // enough to record the responses, even on a slow machine
 	s := &lateServers{arrived: make(chan struct{}, *sigtermInFlight), answer: make(chan struct{}), times: make(map[string]int)}
 	base := harness.Listen(t, s)
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir(), "--batch-size", "1", "--max-in-flight", "5", "--retry-schedule", "1h,1h,1h,1h",

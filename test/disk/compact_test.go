@@ -14,7 +14,7 @@ import (
 )
 
 // TestCompactFullDisk compacts a database when the disk has no room for the copy: the command
-// refuses at once, or, when a write fails halfway, leaves the database unchanged and removes the
+// refuses at once, or, if a write fails halfway, leaves the database unchanged and removes the
 // copy.
 func TestCompactFullDisk(t *testing.T) {
 	harness.Long(t)
@@ -48,7 +48,7 @@ func TestCompactFullDisk(t *testing.T) {
 		}
 	}
 
-	// A write fails halfway: the limit on file sizes acts as a disk that another program fills.
+	// A write fails halfway: the limit on file sizes simulates a disk that another program fills.
 	info, err := os.Stat(filepath.Join(data, "service.db"))
 	if err != nil {
 		t.Fatal(err)

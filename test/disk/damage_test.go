@@ -90,7 +90,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// testNoticed damages the database of a running service, and has the service read it.
+// testNoticed damages the database of a running service, and makes the service read it.
 func testNoticed(t *testing.T, in *harness.Instance, notice func(*harness.Instance) (int, error)) {
 	in.MustStart()
 	in.MustStop(in.Last()) // moves the log into the database
@@ -108,7 +108,7 @@ func testNoticed(t *testing.T, in *harness.Instance, notice func(*harness.Instan
 	before := checksums(t, in.Data)
 	noticed := time.Now()
 	switch status, err := notice(in); {
-	case errors.Is(err, syscall.ECONNREFUSED): // a write in the background noticed it before
+	case errors.Is(err, syscall.ECONNREFUSED): // a background write has noticed the damage before
 		t.Log("the service exited before the request arrived")
 	case err != nil || status != http.StatusServiceUnavailable:
 		t.Errorf("got status %d, %v; want 503", status, err)

@@ -13,11 +13,12 @@ import (
 	"service/test/harness"
 )
 
-// nobody is the id of a user without rights.
+// nobody is the ID of a user without rights.
 const nobody = 65534
 
-// TestDoctorDisk runs service doctor where it can write nothing: on a full file system, on a read-only
-// one, and as another user than the service's. It says so and what to do, and changes nothing.
+// TestDoctorDisk runs service doctor where it cannot write: on a full file system, on a read-only
+// one, and as another user than the service's. The doctor reports the problem and what to do, and
+// changes nothing.
 func TestDoctorDisk(t *testing.T) {
 	harness.Long(t)
 	d, err := newMemoryDisk(t)
@@ -28,14 +29,14 @@ func TestDoctorDisk(t *testing.T) {
 	in := harness.NewInstance(t, binary, data, "--log-level", "warn")
 	in.Token("acme")
 	in.MustStop(in.MustStart())
-	anyone := filepath.Join(t.TempDir(), "service") // the tests' binary is in a directory of their user
+	anyone := filepath.Join(t.TempDir(), "service") // the tests' binary is in a directory of the tests' user
 	text, err := os.ReadFile(binary)
 	if err := errors.Join(err, os.WriteFile(anyone, text, 0o755), os.Chmod(filepath.Dir(filepath.Dir(anyone)), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	contents := func() map[string]string {
 		sums := checksums(t, data)
-		delete(sums, "service.db-wal") // which reading creates, empty
+		delete(sums, "service.db-wal") // reading creates it, empty
 		return sums
 	}
 	before := contents()

@@ -92,10 +92,10 @@ type fullDisk struct {
 	recoveries []recovery
 }
 
-// recovery is when there was space again, and when the service had used it.
+// recovery contains when there was space again, and when the service had used it.
 type recovery struct{ space, recovered time.Time }
 
-// pause waits before a start: it writes more than an immediate one.
+// pause waits before a start, which writes more than an immediate one.
 func pause(t *testing.T) {
 	harness.Long(t)
 	time.Sleep(1100 * time.Millisecond)
@@ -239,8 +239,8 @@ func (f *fullDisk) check() {
 	}
 }
 
-// checkPages checks that a signed-in admin can read everything. Signing in may fail
-// until there is space.
+// checkPages checks that a signed-in admin can read everything. Signing in may fail until there is
+// space.
 func (f *fullDisk) checkPages(p *chaos.Program) {
 	f.t.Helper()
 	for path, want := range map[string]string{"/": p.ID, "/?filter[status]=success": ""} {

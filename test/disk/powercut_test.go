@@ -32,12 +32,12 @@ func TestPowerCut(t *testing.T) {
 	t.Run("control: files", testCutFiles)
 	t.Run("control: SQLite", testCutSQLite)
 	t.Run("control: without fsync", func(t *testing.T) {
-		harness.Long(t) // it takes another build
+		harness.Long(t) // another build is slow
 		careless := harness.Build(t,
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA synchronous = FULL", New: "PRAGMA synchronous = NORMAL"},
 			// a checkpoint would fsync
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA wal_autocheckpoint = 1000", New: "PRAGMA wal_autocheckpoint = 1000000"},
-			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"}) // it could refuse to start
+			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"}) // otherwise the service could refuse to start
 		c := newPowerCuts(t, careless, 2)
 		if faults := c.Faults(); !slices.ContainsFunc(faults, func(f string) bool {
 			return strings.Contains(f,
@@ -62,7 +62,7 @@ func newPowerCuts(t *testing.T, binary string, cuts int) *chaos.Chaos {
 		c.SetPower(false)
 		defer c.SetPower(true)
 		d.cut()
-		if !p.Ready.IsZero() { // else nothing is published
+		if !p.Ready.IsZero() { // otherwise nothing is published
 			c.AwaitSteps(p, rng.IntN(20)) // during which every call to the disk fails
 		}
 		c.Instance.Kill(p)
@@ -145,7 +145,7 @@ func testCutSQLite(t *testing.T) {
 	}
 }
 
-// disk is an ext4 file system whose power can be cut.
+// disk is an ext4 file system whose power the test can cut.
 type disk struct {
 	t            testing.TB
 	image, mount string
@@ -204,8 +204,8 @@ func (d *disk) attach() error {
 	return err
 }
 
-// detach unmounts the disk and releases its loop device, if a process still uses it
-// as soon as that process ends.
+// detach unmounts the disk and releases its loop device; if a process still uses the disk, as soon
+// as that process ends.
 func (d *disk) detach() {
 	if !d.mounted {
 		return
@@ -229,9 +229,9 @@ func (d *disk) cut() {
 func (d *disk) restore() {
 	d.t.Helper()
 	d.detach()
-	// A mount namespace that was created since then still has the file system, shut
-	// down, and mounting the image again would return that one. So the content of the
-	// disk moves to another image.
+	// A mount namespace that was created since then still contains the file system, shut down, and
+	// mounting the image again would return that file system. So the content of the disk moves to
+	// another image.
 	out, err := exec.Command("losetup", "--associated", d.image).CombinedOutput()
 	if err == nil && len(out) > 0 {
 		old, other := d.image, ".other"

@@ -10,17 +10,17 @@ import (
 	"service/test/harness"
 )
 
-// TestSyncCalls checks that the service syncs the database with fdatasync: fsync would
-// also write the file's times, with a commit of the file system's journal each time.
-// It must sync directories with fsync. It must not ask for the database's times with each
-// event: after that Linux gives the file a new time at the next write, which slows the sync.
+// TestSyncCalls checks that the service syncs the database with fdatasync: fsync would also write
+// the file's times, with a commit of the file system's journal each time. The service must sync
+// directories with fsync. It must not query the database's times for each event: after a query
+// Linux gives the file a new time at the next write, which slows the sync.
 //
 // It needs strace (requirement strace).
 func TestSyncCalls(t *testing.T) {
 	if why := straceUnavailable(); why != "" {
 		harness.Unavailable(t, "strace", why)
 	}
-	const events = 100 // many more than the connections, which ask for the times when they open
+	const events = 100 // many more than the connections, which query the times when they open
 	log := filepath.Join(t.TempDir(), "strace")
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
 	token := in.Token("1")

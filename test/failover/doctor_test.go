@@ -15,7 +15,7 @@ import (
 	"service/test/harness"
 )
 
-// doctorLimit is how long the doctor may take when something hangs.
+// doctorLimit is how long the doctor may take if something hangs.
 var doctorLimit = harness.Scale(10 * time.Second)
 
 // doctor runs service doctor and checks its output and how long it takes.
@@ -97,8 +97,8 @@ func TestDoctorLease(t *testing.T) {
 	doctor(t, other, false, fresh, "WARN  lease: another service holds the lease: "+host)
 }
 
-// TestBucketRefuses makes the bucket refuse writes. The error of the bucket is in the doctor of both
-// nodes; /readyz, which is public, has one word; the metrics contain the cause.
+// TestBucketRefuses makes the bucket refuse writes. The doctor of both nodes shows the bucket's
+// error; /readyz, which is public, shows one word; the metrics contain the cause.
 func TestBucketRefuses(t *testing.T) {
 	harness.Long(t)
 	t.Parallel()

@@ -26,9 +26,9 @@ import (
 	"service/test/harness"
 )
 
-// TestFailOver stops a primary in three ways: it kills it, pauses it, or shuts it down.
-// After the lease has expired the standby must serve, with all but the last events, and
-// with all events if they were acknowledged by the replica. At no time may both send.
+// TestFailOver stops a primary in three ways: it kills it, pauses it, or shuts it down. After the
+// lease has expired the standby must serve, with all but the last events, or with all events if the
+// replica acknowledged them. At no time may both send.
 func TestFailOver(t *testing.T) {
 	cells := harness.Drill(t, 1, 4)
 	binary := harness.Build(t)
@@ -73,8 +73,8 @@ func lease() time.Duration {
 	return harness.Scale(6 * time.Second)
 }
 
-// slowFiles is the number of slow uploads: one that the shutdown interrupts, and two
-// that together take longer than a lease.
+// slowFiles is the number of slow uploads: one that the shutdown interrupts, and two that together
+// take longer than a lease.
 const slowFiles = 3
 
 // failOver is a primary, its standby, and a subscriber.
@@ -91,14 +91,14 @@ type failOver struct {
 	primary *harness.Process
 	standby *harness.Process
 	token   string
-	// platform is the token of createEventType, "" without it.
+	// platform is the token for createEventType, "" without that.
 	platform string
 
 	mu       sync.Mutex
 	acked    map[string]time.Time   // event id → when it was acknowledged
 	arrivals map[string][]time.Time // delivery id → when it arrived
 	hung     int                    // deliveries without a response
-	cut      []time.Time            // when those were interrupted
+	cut      []time.Time            // when those deliveries were interrupted
 	events   map[string]bool        // ids of the events that have arrived
 }
 
@@ -119,7 +119,7 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 			fmt.Fprintf(w, "<Error><Code>Refused%d</Code><Message>secret-account</Message></Error>", status)
 			return
 		}
-		// Level 0 only: a compaction, at each half minute, is not part of the shutdown.
+		// Level 0 only: a compaction, which runs every half minute, is not part of the shutdown.
 		if f.slow.Load() && r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/0000/") && f.slowed.Add(1) <= slowFiles {
 			select {
 			case <-time.After(lease() * 2 / 3):
@@ -254,7 +254,7 @@ const (
 	adminPassword = "correct horse battery staple"
 )
 
-// observer is a header of the test's requests to the bucket, which work in an outage.
+// observer is a header of the test's own requests to the bucket, which succeed during an outage.
 const observer = "X-Observer"
 
 // checkOutage checks the responses of a primary whose lease expired because the bucket
@@ -325,8 +325,8 @@ func (f *failOver) checkSilence() {
 	}
 }
 
-// TestSlowShutdown stops a primary whose last upload takes longer than the lease. The
-// primary must keep the lease until the upload is complete: the standby has everything.
+// TestSlowShutdown stops a primary whose last upload takes longer than the lease. The primary must
+// keep the lease until the upload is complete, so the standby has everything.
 func TestSlowShutdown(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
@@ -349,8 +349,8 @@ func TestSlowShutdown(t *testing.T) {
 	f.checkLost(time.Now(), true)
 }
 
-// TestRestart kills a primary and starts it again: it gets its lease back at once. A
-// node on a copy of its data directory follows.
+// TestRestart kills a primary and starts it again: the primary gets its lease back at once. A node
+// on a copy of its data directory follows.
 func TestRestart(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
@@ -368,7 +368,7 @@ func TestRestart(t *testing.T) {
 	if took := time.Since(started); took > lease() {
 		t.Errorf("the primary served after %s, want at once, with its old lease", took)
 	}
-	// The copy follows, and keeps what may be only there.
+	// The copy follows, and keeps data that may exist only there.
 	copied := harness.NewInstance(t, f.one.Binary, data, "--litestream", f.replica(data), "--lease", lease().String())
 	copied.AwaitStandby(copied.Start())
 	if left, err := filepath.Glob(filepath.Join(data, "replaced-*", "service.db")); err != nil || len(left) != 1 {
@@ -412,9 +412,9 @@ func TestServeWithoutLease(t *testing.T) {
 	}
 }
 
-// TestServeTakesOver starts a service in an empty directory after a primary was killed
-// whose clock was a day ahead. The service takes the lease over once it has seen it
-// unchanged for the duration of a lease, and then restores the database.
+// TestServeTakesOver starts a service in an empty directory after a primary was killed whose clock
+// was a day ahead. The service takes over the lease once the lease has stayed unchanged for its
+// duration, and then restores the database.
 func TestServeTakesOver(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
@@ -508,7 +508,7 @@ func (f *failOver) publish(events int) {
 
 var attemptLine = regexp.MustCompile(`msg=attempt .*delivery=(\S+) number=(\d+)`)
 
-// check waits until the standby has taken over, and checks what it has and sends.
+// check waits until the standby has taken over, and checks what it contains and sends.
 func (f *failOver) check(struck time.Time, orderly, replicated bool) {
 	t := f.t
 	t.Helper()
@@ -526,11 +526,11 @@ func (f *failOver) check(struck time.Time, orderly, replicated bool) {
 		f.checkTakeover(struck)
 	}
 	there := f.checkLost(struck, orderly || replicated)
-	if len(there) > 0 { // else the event type may be lost too: it was created just before them
+	if len(there) > 0 { // otherwise the event type may be lost too: it was created just before the events
 		f.checkEventType() // publishes an event that no subscription wants
 	}
-	// A paused primary continues unaware of the pause, and follows. Any other follows when it is
-	// started again.
+	// A paused primary continues unaware of the pause, and follows. Any other primary follows once
+	// it is started again.
 	if f.primary.Signal(syscall.SIGCONT) != nil {
 		f.primary = f.one.Start()
 	}
@@ -582,8 +582,8 @@ func (f *failOver) createEventType() {
 	}
 }
 
-// checkEventType checks that the standby, which has taken over, has the event type: events of it
-// are accepted, and others of that name are not.
+// checkEventType checks that the standby, which has taken over, has the event type: it accepts
+// events of that type, and rejects invalid events of that name.
 func (f *failOver) checkEventType() {
 	f.t.Helper()
 	if f.platform == "" {
@@ -602,9 +602,9 @@ func (f *failOver) checkEventType() {
 	}
 }
 
-// checkLost returns the events that the standby has. It checks that none is lost if
-// complete is set. Without -short it checks that the lost ones were accepted at most 2 s
-// before the primary stopped.
+// checkLost returns the events that the standby has. If complete is set, it checks that no event is
+// lost. Without -short it checks that lost events were accepted at most 2 s before the primary
+// stopped.
 func (f *failOver) checkLost(struck time.Time, complete bool) (there map[string]bool) {
 	t := f.t
 	t.Helper()
@@ -634,7 +634,7 @@ func (f *failOver) checkLost(struck time.Time, complete bool) (there map[string]
 	return there
 }
 
-// checkSent checks that everything that arrived after the takeover is from the standby.
+// checkSent checks that everything that arrived after the takeover came from the standby.
 func (f *failOver) checkSent() {
 	f.t.Helper()
 	sent := make(map[string]int)
@@ -731,8 +731,8 @@ func (f *failOver) leaseObject() (object map[string]any) {
 	return object
 }
 
-// TestPromote promotes a standby. While the primary runs this must fail; afterwards the
-// standby has everything, though it was killed again and again while it followed.
+// TestPromote promotes a standby. This must fail while the primary is running; afterwards the
+// standby has everything, although it was killed repeatedly while it followed.
 func TestPromote(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))
@@ -784,7 +784,7 @@ func TestPromote(t *testing.T) {
 	}
 	defer commands.Wait()
 	defer close(serving)
-	// On a slow machine the lease can end first. The standby is then the primary already.
+	// On a slow machine the lease can expire first. The standby is then already the primary.
 	out, err = promote()
 	if (err != nil || !strings.Contains(out, "is now the primary")) && !strings.Contains(out, "it is already the primary") {
 		t.Fatalf("promote: %v, %s", err, out)
@@ -855,8 +855,9 @@ func TestPromoteForce(t *testing.T) {
 	}
 }
 
-// TestTeardownBlocked takes the lease from a primary whose disk does not answer, so that it cannot
-// close its database. It must not stay in between: after ten seconds it exits with status 1.
+// TestTeardownBlocked takes the lease from a primary whose disk does not answer, so that the
+// primary cannot close its database. It must not stay in that state: after ten seconds it exits
+// with status 1.
 func TestTeardownBlocked(t *testing.T) {
 	harness.Long(t)
 	strace := harness.Tool(t, "strace", "strace")
@@ -885,7 +886,7 @@ func TestTeardownBlocked(t *testing.T) {
 	if err != nil {
 		t.Fatalf("promote --force: %v\n%s", err, out)
 	}
-	// Its threads stay with strace, which holds them.
+	// The process's threads stay with strace, which holds them.
 	status := filepath.Join("/proc", fmt.Sprint(f.primary.PID()), "status")
 	harness.WaitFor(t, "the exit", func() bool { return bytes.Contains(harness.Read(t, status), []byte("State:\tZ")) })
 	detach()

@@ -36,8 +36,8 @@ func publishNumbers(in *harness.Instance, token string, from, to int) {
 	in.Publish(token, harness.NDJSON(lines.String()))
 }
 
-// newOldPrimary returns an old primary with the events 0 to 50, and a new primary with
-// those up to 20.
+// newOldPrimary returns an old primary with the events 0 to 50, and a new primary with the events 0
+// to 20.
 func newOldPrimary(t *testing.T) *oldPrimary {
 	binary := harness.Build(t)
 	y := &oldPrimary{old: harness.NewInstance(t, binary, filepath.Join(t.TempDir(), "old"), "--litestream", "off")}
@@ -99,9 +99,8 @@ func revoke(t *testing.T, in *harness.Instance, name string) string {
 	return ""
 }
 
-// kill makes an event of the old primary older than the retention of the new one. It
-// returns a copy of the data directory as after a kill: the last commits are only in
-// the write-ahead log.
+// kill makes an event of the old primary older than the new primary's retention. It returns a copy
+// of the data directory as after a kill: the last commits are only in the write-ahead log.
 func (y *oldPrimary) kill(t *testing.T) string {
 	t.Helper()
 	db := harness.OpenDatabase(t, y.old.Data)
@@ -122,9 +121,9 @@ func (y *oldPrimary) kill(t *testing.T) string {
 	return from
 }
 
-// TestSalvage publishes to a new primary the events that only the old data directory
-// has: with the same ids, in the same order, once. The command must report events that
-// cannot be published, and leave the old directory unchanged.
+// TestSalvage publishes to a new primary the events that only the old data directory contains: with
+// the same IDs, in the same order, once. The command must report events that cannot be published,
+// and leave the old directory unchanged.
 func TestSalvage(t *testing.T) {
 	y := newOldPrimary(t)
 	from := y.kill(t)

@@ -10,9 +10,9 @@ import (
 	"service/test/harness"
 )
 
-// TestFailoverAsTyped kills a primary that has changes of its own, starts it again with the command of
-// docs/failover.md, and follows the steps of "After a failover" as they are there, but for paths and the
-// length of the lease. Afterwards nothing that was acknowledged is missing.
+// TestFailoverAsTyped kills a primary that has changes of its own, starts it again with the command
+// of docs/failover.md, and follows the steps of "After a failover" as written, except for paths and
+// the duration of the lease. Afterwards nothing that was acknowledged is missing.
 func TestFailoverAsTyped(t *testing.T) {
 	harness.Long(t)
 	f := newFailOver(t, harness.Build(t))

@@ -130,8 +130,8 @@ func (in *Instance) Subscribe(token string, s Subscription) string {
 	return answer.Data.ID
 }
 
-// CreateEventType creates an event type of the operator's own, with the optional property
-// content_id, using a platform token.
+// CreateEventType creates an event type of the operator, with the optional property content_id,
+// using a platform token.
 func (in *Instance) CreateEventType(platformToken, name string) {
 	in.TB.Helper()
 	body := map[string]any{"schema": map[string]any{

@@ -48,7 +48,7 @@ func buildPlain() (string, error) {
 		_, err := os.Stat(path)
 		return path, err
 	}
-	// It outlives the test that builds it: Main removes it.
+	// The binary outlives the test that builds it: Main removes it.
 	dir, err := os.MkdirTemp("", "service-test-")
 	if err != nil {
 		return "", err
@@ -57,8 +57,8 @@ func buildPlain() (string, error) {
 	return path, goBuild(path)
 }
 
-// Main runs the tests of a package and removes the programs that were built for them. The
-// package's TestMain must call it.
+// Main runs the tests of a package and removes the programs built for them. The package's TestMain
+// must call it.
 func Main(m *testing.M) {
 	m.Run() // the testing package exits with its result
 	if toolsDir != "" {

@@ -12,8 +12,7 @@ import (
 	"strings"
 )
 
-// Canary is a secret that must not appear where [Canary.Find] looks, in any of
-// its spellings.
+// Canary is a secret that must not appear, in any of its spellings, where [Canary.Find] looks.
 type Canary struct {
 	Name      string
 	Spellings map[string][]byte
@@ -62,7 +61,7 @@ func RandomHex(n int) string {
 	return hex.EncodeToString(b)[:n]
 }
 
-// Find returns the spelling in which a canary occurs in a text, "" if it does not.
+// Find returns the spelling in which the canary occurs in a text, "" if it does not.
 func (c *Canary) Find(in []byte) string {
 	for spelling, b := range c.Spellings {
 		if bytes.Contains(in, b) {

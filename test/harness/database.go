@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// OpenDatabase opens the database of a data directory that no process has open.
-// The test closes it.
+// OpenDatabase opens the database of a data directory that no process has open. The test must close
+// it.
 func OpenDatabase(tb testing.TB, data string) *sql.DB {
 	tb.Helper()
 	// Only one driver is linked in, always under this name.
@@ -65,8 +65,8 @@ func column(db *sql.DB, query string) (all []string, err error) {
 	return all, nil
 }
 
-// Rows returns the rows that a copy may only have if the original has them: events with their
-// seqs, deliveries with their events, subscriptions and tokens. The first word of each is its
+// Rows returns the rows that a copy may contain only if the original contains them: events with
+// their seqs, deliveries with their events, subscriptions and tokens. The first word of each is its
 // kind.
 func Rows(tb testing.TB, data string) map[string]bool {
 	tb.Helper()
@@ -85,8 +85,8 @@ func Rows(tb testing.TB, data string) map[string]bool {
 	return all
 }
 
-// DatabaseDifferences returns the rows of every table, and the schema statements, that only one
-// of two databases has. No process may have them open. It ignores Litestream's own tables.
+// DatabaseDifferences returns the rows of every table, and the schema statements, that only one of
+// two databases contains. No process may have them open. It ignores Litestream's own tables.
 func DatabaseDifferences(tb testing.TB, one, two string) (differences []string) {
 	tb.Helper()
 	a, b := tableRows(tb, one), tableRows(tb, two)

@@ -75,7 +75,7 @@ const toolsVariable = "SERVICE_TEST_TOOLS"
 // toolsDir is where replicaTools builds; [Main] removes it.
 var toolsDir string
 
-// replicaTools builds the S3 server and Litestream's command once. They have a separate module,
+// replicaTools builds the S3 server and Litestream's command once. They are in a separate module,
 // because the service does not need their dependencies.
 var replicaTools = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv(toolsVariable); dir != "" {
@@ -124,8 +124,8 @@ func (g *Gateway) Kill() {
 	}
 }
 
-// Replica returns configuration lines for a replica at a path in the bucket. address is the
-// server's, or that of a [Proxy] in front of it.
+// Replica returns configuration lines for a replica at a path in the bucket. address is the address
+// of the server or of a [Proxy] in front of it.
 func (g *Gateway) Replica(address, path string) []string {
 	return []string{"type: s3", "bucket: bucket", "path: " + path, "endpoint: http://" + address, "region: us-east-1", "access-key-id: " +
 		GatewayKey, "secret-access-key: " + GatewaySecret}

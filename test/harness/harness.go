@@ -1,7 +1,7 @@
-// Package harness runs the built binary for the end-to-end tests in test/: it
-// builds it, with mutations where a test checks that it can fail, starts and
-// kills it, calls its API, and provides receivers, S3 servers and the
-// requirement checks that the tests share. Only tests import it.
+// Package harness runs the built binary for the end-to-end tests in test/: it builds the binary,
+// with mutations where a test checks that it can fail, starts and kills it, calls its API, and
+// provides receivers, S3 servers and the requirement checks that the tests share. Only tests import
+// it.
 //
 // Environment variables:
 //
@@ -80,9 +80,9 @@ func WaitFor(tb testing.TB, what string, condition func() bool) {
 	}
 }
 
-// WaitForCount waits until count returns want, and fails the test if it returns the same for
-// [Timeout]. A test with much work waits for it in this way, because that takes as long as the
-// disk and the other tests let it. what completes the sentence "timed out waiting for".
+// WaitForCount waits until count returns want, and fails the test if the count does not change for
+// [Timeout]. Use it for tests with much work, whose duration depends on the disk and on other
+// tests. what completes the sentence "timed out waiting for".
 func WaitForCount(tb testing.TB, what string, want int, count func() int) {
 	tb.Helper()
 	for last := count(); last != want; {
@@ -95,7 +95,7 @@ func WaitForCount(tb testing.TB, what string, want int, count func() int) {
 	}
 }
 
-// WaitForFileTime waits until new files get a time after at. The times in a replica are in
+// WaitForFileTime waits until new files get a time later than at. The times in a replica are in
 // milliseconds, and the clock of a file system may tick less often.
 func WaitForFileTime(tb testing.TB, at time.Time) {
 	tb.Helper()
@@ -134,8 +134,8 @@ func Long(tb testing.TB) {
 const drillsVariable = "SERVICE_TEST_DRILLS"
 
 // Drill returns how often a drill repeats its fault: smoke in .ci/run, full without -short. With
-// -short alone it skips the test. In both forms a drill counts, orders and compares; how fast the
-// machine is decides nothing.
+// only -short it skips the test. In both forms a drill counts, orders and compares; its result does
+// not depend on the speed of the machine.
 func Drill(tb testing.TB, smoke, full int) int {
 	tb.Helper()
 	switch {
@@ -219,7 +219,7 @@ func Exec(name string, args ...string) error {
 	return nil
 }
 
-// CommandsOf returns the shell commands of a section of a Markdown file, one block after the other. The
+// CommandsOf returns the shell commands in a section of a Markdown file, block by block. The
 // heading is a whole line, such as "## Walk-through".
 func CommandsOf(tb testing.TB, file, heading string) (blocks []string) {
 	tb.Helper()

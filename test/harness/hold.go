@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Hold is a handler that passes requests on, counts them, and can hold one of them while a test kills
-// the client or the server. A test that killed after a time would race them.
+// Hold is a handler that passes requests on, counts them, and can hold one of them while a test
+// kills the client or the server. A test that killed after a delay would race with the requests.
 type Hold struct {
 	Pass   http.Handler
 	Counts func(*http.Request) bool // which requests count; nil for all
@@ -20,9 +20,9 @@ type Hold struct {
 	released chan struct{}
 }
 
-// Next holds the nth request from now, before Pass gets it, or its response if response is set. It
-// returns a channel that is closed when the request is held, and a function that aborts it, or lets
-// it pass if it has not arrived.
+// Next holds the nth request from now, before Pass receives it, or its response if response is set.
+// It returns a channel that is closed when the request is held, and a function that aborts the
+// request, or lets it pass if it has not arrived.
 func (h *Hold) Next(n int, response bool) (held <-chan struct{}, release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Instance is a data directory and the service that runs on it, in one process after the other.
+// Instance is a data directory and the service that runs on it, in one process after another.
 type Instance struct {
 	TB      testing.TB
 	Binary  string
@@ -35,7 +35,7 @@ type Instance struct {
 // Process is one process of an instance.
 type Process struct {
 	Number  int           // number among the instance's processes, from 0
-	URL     chan string   // receives the base URL whenever the process is about to serve; has the newest
+	URL     chan string   // receives the base URL whenever the process is about to serve; holds the newest
 	Standby chan string   // the same for the times when it becomes a standby
 	Exited  chan struct{} // closed after the process has been waited for
 	Log     bytes.Buffer  // its stderr; read it only after Exited
@@ -47,7 +47,7 @@ type Process struct {
 	process *os.Process
 }
 
-// PID returns the process id.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.process.Pid }
 
 // Signal sends a signal.
@@ -89,8 +89,8 @@ func NewInstance(tb testing.TB, binary, data string, flags ...string) *Instance 
 	return in
 }
 
-// Start starts the service without waiting for it. Every process listens on a new port, since
-// another program may have taken the last one.
+// Start starts the service without waiting for it. Every process listens on a new port, because
+// another program may have taken the last port.
 func (in *Instance) Start() *Process {
 	in.TB.Helper()
 	args := slices.Concat(in.Wrapper, []string{in.Binary}, in.Args("serve"))
@@ -139,7 +139,7 @@ func (in *Instance) Launch(cmd *exec.Cmd) *Process {
 	return p
 }
 
-// replaceValue makes value the only one in c, which has room for one and no other sender.
+// replaceValue replaces the value in c, which has capacity one and no other sender.
 func replaceValue(c chan string, value string) {
 	select {
 	case <-c:
@@ -325,21 +325,21 @@ func (in *Instance) Command(args ...string) (string, error) {
 	return string(out), err
 }
 
-// Token creates a token of a program with all scopes with the command line.
+// Token creates a program token with all scopes, using the command line.
 func (in *Instance) Token(program string, flags ...string) string {
 	in.TB.Helper()
 	return in.createToken(append([]string{"--program", program, "--user", "tester", "--scope",
 		"webhooks.read,webhooks.write,events.read,events.write"}, flags...)...)
 }
 
-// PlatformToken creates a platform token with the command line.
+// PlatformToken creates a platform token, using the command line.
 func (in *Instance) PlatformToken(flags ...string) string {
 	in.TB.Helper()
 	return in.createToken(append([]string{"--user", "ops", "--scope", "platform"}, flags...)...)
 }
 
-// Create starts the service and stops it, unless there is an installation: its first start creates
-// one, without the replica and the lease of in.Flags.
+// Create creates an installation unless one exists: it starts and stops the service, without the
+// replica and the lease of in.Flags.
 func (in *Instance) Create() {
 	in.TB.Helper()
 	if _, err := os.Stat(filepath.Join(in.Data, "service.db")); err == nil {
@@ -357,7 +357,7 @@ func (in *Instance) Create() {
 	first.MustStop(p)
 }
 
-// createToken creates a token, with an installation if there is none.
+// createToken creates a token, and an installation if none exists.
 func (in *Instance) createToken(flags ...string) string {
 	in.TB.Helper()
 	in.Create()

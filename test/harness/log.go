@@ -13,8 +13,8 @@ import (
 	"service/internal/terminal"
 )
 
-// HostileTexts are texts that would end a log line, begin a field or control a terminal if
-// written unescaped.
+// HostileTexts are texts that would end a log line, begin a field or control a terminal if written
+// unescaped.
 var HostileTexts = []string{
 	"x\nlevel=ERROR msg=planted", "x\r\n{\"level\":\"ERROR\",\"msg\":\"planted\"}", `x" level=ERROR msg="planted`, `x","msg":"planted`,
 	`x\" msg=planted`,

@@ -54,9 +54,9 @@ func ProcessorTime(tb testing.TB, pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond // Linux always reports hundredths of a second
 }
 
-// AwaitWork waits until a process that starts has used that much processor time, or serves. A strike at
-// such a moment hits the same stage of the start on a slow machine. It returns false if the process
-// ended first.
+// AwaitWork waits until a starting process has used an amount of processor time, or serves. A
+// strike at such a moment hits the same stage of the start even on a slow machine. AwaitWork
+// returns false if the process ends first.
 func AwaitWork(tb testing.TB, p *Process, work time.Duration) bool {
 	tb.Helper()
 	alive := true
@@ -147,8 +147,8 @@ func (t *Trip) Arrive(body []byte, now time.Time) {
 // Left returns how many events have not arrived.
 func (t *Trip) Left() int64 { return t.left.Load() }
 
-// Times returns the time that each event took. For an event that has not arrived, that is the
-// time until now.
+// Times returns the time that each event took. For an event that has not arrived, that is the time
+// until now.
 func (t *Trip) Times(now time.Time) []time.Duration {
 	all := make([]time.Duration, len(t.Sent))
 	for n := range all {

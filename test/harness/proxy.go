@@ -159,7 +159,7 @@ func (p *Proxy) copy(to, from net.Conn, requests bool) {
 			now := time.Now()
 			if n > 0 {
 				if requests && p.record(b[:n], now) {
-					// An access key of the same length that the server does not know.
+					// Use an access key of the same length that the server does not know.
 					copy(b, bytes.Replace(b[:n], []byte("Credential="+GatewayKey), []byte("Credential="+strings.ToUpper(GatewayKey)), 1))
 				}
 				chunks <- chunk{now, b[:n]}

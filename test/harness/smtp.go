@@ -37,9 +37,9 @@ type SMTPMessage struct {
 	Text       string // header and body
 }
 
-// ListenSMTP runs a mail server at addr, a loopback address, until the test ends. With
-// implicit, TLS starts with the connection, otherwise with STARTTLS. The reply to a wrong
-// password contains that password.
+// ListenSMTP runs a mail server at addr, a loopback address, until the test ends. If implicit is
+// set, TLS starts with the connection, otherwise with STARTTLS. The reply to a wrong password
+// contains that password.
 func ListenSMTP(tb testing.TB, addr, user, password string, implicit bool) (*SMTPServer, error) {
 	tb.Helper()
 	l, err := net.Listen("tcp", addr)

@@ -12,10 +12,10 @@ import (
 	"path/filepath"
 )
 
-// SocketProxy returns a directory with an admin socket that passes requests on to the running service.
-// As the data directory of a command, it lets a test hold a request of the command, before the service
-// gets it or before the command gets the response. The proxy aborts what it cannot pass on, as a killed
-// service does.
+// SocketProxy returns a directory with an admin socket that passes requests on to the running
+// service. A command that uses it as its data directory lets a test hold a request, before the
+// service receives it or before the command receives the response. The proxy aborts requests that
+// it cannot pass on, as a killed service does.
 func (in *Instance) SocketProxy(hold *Hold) (dir string) {
 	in.TB.Helper()
 	dir, err := os.MkdirTemp("", "service-test-") // the path of a socket must be short
@@ -25,7 +25,7 @@ func (in *Instance) SocketProxy(hold *Hold) (dir string) {
 	in.TB.Cleanup(func() { os.RemoveAll(dir) })
 	const name = "admin.sock"
 	service := filepath.Join(dir, "service")
-	if err := os.Symlink(in.Data, service); err != nil { // a short path too
+	if err := os.Symlink(in.Data, service); err != nil { // also a short path
 		in.TB.Fatal(err)
 	}
 	l, err := net.Listen("unix", filepath.Join(dir, name))

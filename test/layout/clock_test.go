@@ -22,9 +22,9 @@ const minDeadline = 30 * time.Second
 // clockRules finds the tests of one package whose result depends on the machine's speed: they
 // compare a duration, sleep, or wait less than minDeadline.
 //
-// Three kinds of code may: what runs in a synctest bubble, where time is fake; benchmarks; and
-// tests that only the deep shards run, because they call harness.Long. A function belongs to a
-// kind if everything that uses it does.
+// Three kinds of code may do so: code in a synctest bubble, where time is fake; benchmarks; and
+// tests that only the deep shards run, because they call harness.Long. A function belongs to a kind
+// if all its callers do.
 type clockRules struct {
 	fset    *token.FileSet
 	files   []*ast.File
@@ -52,7 +52,7 @@ func newClockRules(fset *token.FileSet, files []*ast.File) *clockRules {
 		changed = false
 		used := c.uses()
 		for name, ok := range c.exempt {
-			// used is false for a use by code that is not exempt.
+			// used is false if code that is not exempt uses the name.
 			if exempt, found := used[name]; ok && (!found || !exempt) {
 				c.exempt[name] = false
 				changed = true
@@ -62,7 +62,7 @@ func newClockRules(fset *token.FileSet, files []*ast.File) *clockRules {
 	return c
 }
 
-// findRunners finds the functions that take a function and run a bubble, or call one that does.
+// findRunners finds the functions that take a function and run a bubble, or call such a function.
 func (c *clockRules) findRunners() {
 	for changed := true; changed; {
 		changed = false
@@ -105,7 +105,7 @@ func takesFunc(d *ast.FuncDecl) bool {
 	})
 }
 
-// calls reports whether the function calls one that fits.
+// calls reports whether the function calls one for which fits is true.
 func calls(d *ast.FuncDecl, fits func(ast.Expr) bool) (found bool) {
 	ast.Inspect(d, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok && fits(call.Fun) {
@@ -238,7 +238,7 @@ func (c *clockRules) forbidden(n ast.Node) string {
 	return ""
 }
 
-// waits reports whether argument i of a call is how long to wait.
+// waits reports whether argument i of a call is a waiting time.
 func waits(fun ast.Expr, i int) bool {
 	switch {
 	case isSelector(fun, "time", "After"), isSelector(fun, "time", "NewTimer"), isSelector(fun, "time", "AfterFunc"):
@@ -310,7 +310,7 @@ func TestNoTestDependsOnSpeed(t *testing.T) {
 	for path := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
 		if os.IsNotExist(err) {
-			continue // removed, but not from the index
+			continue // removed, but still in the index
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -72,7 +72,7 @@ var testOnly = []string{
 
 // privilege is an import, or a name in it, that only some packages may use.
 type privilege struct {
-	path string   // import path; with a final slash also everything below it
+	path string   // import path; with a final slash, including everything below it
 	name string   // exported name in it, or "" for the import itself
 	pkgs []string // packages that may use it
 	why  string

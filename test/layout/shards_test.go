@@ -18,7 +18,7 @@ func TestShards(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("got the test files %v, %v", files, err)
 	}
-	packages := map[string]bool{"layout": true, "wording": true} // .ci/run has all of their tests
+	packages := map[string]bool{"layout": true, "wording": true} // .ci/run runs all of their tests
 	for _, f := range files {
 		if name := filepath.Base(filepath.Dir(f)); !packages[name] {
 			packages[name] = true

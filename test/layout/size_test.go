@@ -13,21 +13,21 @@ import (
 	"testing"
 )
 
-// What a type and a function may have, so that the next person finds the place to change.
-// .ci/run checks the cognitive complexity of functions.
+// Size limits of types, functions and packages, to keep the code navigable. .ci/run checks the
+// cognitive complexity of functions.
 const (
 	maxMethods = 40 // exported methods of a type
 	maxLines   = 80 // lines of a function, tests included
 
-	// Of a package, without tests and generated files.
+	// For a package, without tests and generated files.
 	maxFiles        = 64
 	maxPackageLines = 14_000
 )
 
-// size is that of a package.
+// size is the size of a package.
 type size struct{ files, lines int }
 
-// sizes counts what is declared in the files of a module.
+// sizes counts the declarations in the files of a module.
 type sizes struct {
 	methods  map[string]map[string]bool // package and type → names of its exported methods
 	long     []string                   // the functions above maxLines

@@ -15,18 +15,18 @@ import (
 var backlogEvents = flag.Int("backlog.events", 50_000, "how many events TestBacklog lets wait behind a dead subscriber")
 
 const (
-	backlogWarm   = 100_000          // events published before, to fill the tail and the caches
+	backlogWarm   = 100_000          // events published beforehand, to fill the tail and the caches
 	backlogRounds = 20               // alternately with and without subscribers
 	backlogMemory = 56 << 20         // limit for the growth of resident memory; up to 40 MB of it is garbage
 	backlogStart  = 2 * time.Second  // limit from the start of the process until it is ready
-	backlogSlower = 2.0              // limit for how many times as long publishing may take with hanging subscribers
+	backlogSlower = 2.0              // limit for the ratio of publishing times with and without hanging subscribers
 	backlogLog    = 64 << 20         // limit for the size of the write-ahead log
 	backlogDrain  = 10 * time.Minute // limit for the delivery of the backlog
 )
 
-// TestBacklog publishes events for two subscribers that hang, one of them ordered.
-// Memory, publishing and restarts must not suffer from the backlog. When the
-// subscribers work again, every event must arrive once, and in order if ordered. In full:
+// TestBacklog publishes events for two hanging subscribers, one of them ordered. Memory, publishing
+// and restarts must not suffer from the backlog. Once the subscribers work again, every event must
+// arrive once, and in order if ordered. In full:
 //
 //	go test ./test/load -run Backlog -v -backlog.events 1000000 -timeout 30m
 func TestBacklog(t *testing.T) {
@@ -130,8 +130,8 @@ func publishBacklog(t *testing.T, in *harness.Instance, run *harness.Process, fr
 	}
 }
 
-// restartWithBacklog starts the service after a kill and after a shutdown, and checks
-// how long each start takes.
+// restartWithBacklog starts the service after a kill and after a shutdown, and checks how long each
+// start takes.
 func restartWithBacklog(t *testing.T, in *harness.Instance) (run *harness.Process) {
 	t.Helper()
 	for _, end := range []string{"SIGKILL", "SIGTERM"} {
@@ -158,7 +158,7 @@ type backlogSubscriber struct {
 	arrived      []uint8 // how often each event arrived, by its number
 	count        int
 	last         time.Time // when the last arrived
-	newest       int       // number of the newest event, if it is ordered
+	newest       int       // number of the newest event, if the subscriber is ordered
 	twice, early int
 }
 

@@ -11,7 +11,7 @@ import (
 	"service/test/harness"
 )
 
-// subscriptionRecord has the health of a subscription in the API.
+// subscriptionRecord contains the health of a subscription in the API.
 type subscriptionRecord struct {
 	Data struct {
 		Status        string
@@ -51,9 +51,9 @@ func (r *rejecting) count(of *[]int) int {
 	return len(*of)
 }
 
-// TestBreaker publishes events while a receiver rejects everything, and kills the
-// service. At most five events may fail. When the receiver works again, the others must
-// arrive in order, and a replay must deliver the failed ones.
+// TestBreaker publishes events while a receiver rejects everything, and kills the service. At most
+// five events may fail. Once the receiver works again, the others must arrive in order, and a
+// replay must deliver the failed ones.
 func TestBreaker(t *testing.T) {
 	in := harness.NewInstance(t, harness.Build(t), t.TempDir())
 	r := &rejecting{}

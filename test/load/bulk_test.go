@@ -20,9 +20,9 @@ const (
 	bulkPublishing    = 5 * time.Second // before the run, and during it
 )
 
-// TestBulkRun redelivers all failed deliveries while events of another program are published,
-// and kills the service in between. The run continues by itself, counts every delivery, and each
-// one is redelivered. It prints how long publishers waited. In full:
+// TestBulkRun redelivers all failed deliveries while events of another program are published, and
+// kills the service in between. The run continues by itself, counts every delivery, and redelivers
+// each. The test prints how long publishers waited. In full:
 //
 //	go test ./test/load -run BulkRun -v -bulk.deliveries 100000 -timeout 30m
 func TestBulkRun(t *testing.T) {
@@ -88,14 +88,15 @@ type bulkRun struct {
 	Redeliveries struct{ Success int }
 }
 
-// progress rises with each delivery that is redelivered, and with each one that succeeds.
+// progress increases with each delivery that is redelivered, and with each redelivery that
+// succeeds.
 func (r *bulkRun) progress() int { return r.Done + r.Redeliveries.Success }
 
 func (b *bulk) request(dryRun bool) any {
 	return map[string]any{"action": "redeliver", "filter": map[string]string{"status": "failed"}, "dry_run": dryRun}
 }
 
-// fail publishes events until there are as many failed deliveries as the test needs.
+// fail publishes events until enough deliveries have failed for the test.
 func (b *bulk) fail() {
 	b.t.Helper()
 	var lines harness.NDJSON

@@ -27,14 +27,14 @@ var (
 )
 
 const (
-	// The other program's reads and pings may take so many times as long as those while a process
+	// Maximum ratio of the duration of the other program's reads and pings to that while a process
 	// only uses the processors.
 	readSlower = 3.0
-	readBusy   = 5 * time.Millisecond // added to that, since a busy machine delays single reads
+	readBusy   = 5 * time.Millisecond // added to the limit, because a busy machine delays single reads
 )
 
 // TestReadTurns reads with one program from many connections, and measures the reads and pings of
-// another program at the same time. The load comes from a process of its own, and the control is one that
+// another program at the same time. A separate process creates the load; as the control, a process
 // only uses the processors. In full:
 //
 //	go test ./test/load -run ReadTurns -v -read.events 1000000 -read.time 20s -timeout 30m
@@ -158,7 +158,7 @@ func (r *readTurns) measure(name string, load *readRequest) (times readTimes) {
 	return times
 }
 
-// begin starts a process with a load. end ends it, and returns its responses by status.
+// begin starts a process with a load. end ends the process, and returns its responses by status.
 func (r *readTurns) begin(load *readRequest) (end func() string) {
 	r.t.Helper()
 	text, err := json.Marshal(load)
@@ -186,10 +186,11 @@ func (r *readTurns) begin(load *readRequest) (end func() string) {
 	}
 }
 
-// readRequest is a request that a process repeats. Without URL it only uses the processors.
+// readRequest is a request that a process repeats. Without a URL the process only uses the
+// processors.
 type readRequest struct{ Name, Method, URL, Body, Token, Cookies string }
 
-// TestReadLoad is the load of TestReadTurns, in a process of its own that runs until its input ends.
+// TestReadLoad is the load of TestReadTurns, in a separate process that runs until its input ends.
 func TestReadLoad(t *testing.T) {
 	if *readLoad == "" {
 		t.Skip("only run by TestReadTurns")

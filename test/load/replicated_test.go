@@ -38,7 +38,7 @@ var (
 )
 
 const (
-	bucketLatency = 20 * time.Millisecond // of each request to the bucket
+	bucketLatency = 20 * time.Millisecond // per request to the bucket
 	// uploadPrice is the list price of a PUT in Amazon S3 Standard (us-east-1), in dollars.
 	uploadPrice = 0.005 / 1000
 	month       = 30 * 24 * time.Hour
@@ -116,14 +116,16 @@ func median(all [][6]float64, index int) float64 {
 	return harness.Median(values)
 }
 
-// replicas has the bucket of the workloads and what their rounds measure.
+// replicas contains the bucket of the workloads and the measurements of their rounds.
 type replicas struct {
 	url   string             // of the bucket
 	rates map[string]float64 // of the last round, by case
-	// ratios has the rate of each round relative to that without a replica, or without waiting for it.
+	// ratios contains each round's rate relative to that without a replica, or without waiting for
+	// it.
 	ratios map[string][]float64
-	// figures has for each round with a bucket: p50 and p99 of publishing, an upload at the bucket and with the copying before it,
-	// all in ms; uploads per second, and their price in dollars per month.
+	// figures contains for each round with a bucket: p50 and p99 of publishing, an upload at the
+	// bucket and with the copying before it, all in ms; uploads per second, and their price in
+	// dollars per month.
 	figures map[string][][6]float64
 
 	mu      sync.Mutex
@@ -152,7 +154,7 @@ func newReplicas(t *testing.T) *replicas {
 	return r
 }
 
-// workloads returns all workloads, and those of service bench that they are compared with.
+// workloads returns all workloads, and the workloads of service bench for comparison.
 func (r *replicas) workloads() []bench.Workload {
 	const bucket = "bucket"
 	withBucket := fmt.Sprintf("natural with %d publishers and a replica in a bucket with a latency of %s", manyPublishers, bucketLatency)
@@ -199,7 +201,7 @@ func (r *replicas) prepare(data string, bucket bool) ([]string, error) {
 	return []string{"--litestream", name}, os.WriteFile(name, []byte(text), 0o600)
 }
 
-// watch begins to measure the uploads of a service.
+// watch begins to measure a service's uploads.
 func (r *replicas) watch(url string, bucket bool) (done func(*bench.Result) error, err error) {
 	uploads, seconds, err := replicaUploads(url)
 	r.takeUploads()
@@ -237,7 +239,8 @@ func (r *replicas) takeUploads() []time.Duration {
 
 var uploadMetric = regexp.MustCompile(`(?m)^webhooks_replica_upload_duration_seconds_(sum|count) (\S+)$`)
 
-// replicaUploads returns the number of uploads of a service and their total seconds, 0 without a replica.
+// replicaUploads returns the number of a service's uploads and their total seconds, 0 without a
+// replica.
 func replicaUploads(url string) (uploads, seconds float64, err error) {
 	resp, err := http.Get(url + "/metrics")
 	if err != nil {

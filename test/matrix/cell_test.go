@@ -302,8 +302,8 @@ func (c *cell) logReplica() {
 	c.t.Logf("position of the standby's copy: %q; objects of the replica (%v):\n%s", c.position(), err, strings.Join(lines, "\n"))
 }
 
-// awaitDeposed waits until the old primary, which runs again, has noticed that it lost its lease,
-// and follows. Then it stops it, so that the new primary is the only one of the two machines.
+// awaitDeposed waits until the old primary, which is running again, has noticed that it lost its
+// lease, and follows. Then it stops the old primary, so that only the new primary remains.
 func (c *cell) awaitDeposed() {
 	c.t.Helper()
 	c.recovered = time.Now()

@@ -19,8 +19,8 @@ const (
 	// uploadBound is how long an acknowledged event may be missing from a reachable
 	// bucket: the sync interval and the duration of an upload.
 	uploadBound = 1500 * time.Millisecond
-	// clockTolerance is how long after a process wrote to a connection the test may
-	// read its clock.
+	// clockTolerance is how long after a process wrote to a connection the test may read the clock
+	// of that process.
 	clockTolerance = 250 * time.Millisecond
 )
 
@@ -66,8 +66,7 @@ func (c *cell) awaitDelivered() map[string]bool {
 	return there
 }
 
-// checkRestore restores the replica and compares it with the database of the machine
-// that served last.
+// checkRestore restores the replica and compares it with the database of the last serving machine.
 func (c *cell) checkRestore() {
 	t := c.t
 	t.Helper()
@@ -94,7 +93,7 @@ func (c *cell) checkRestore() {
 	}
 }
 
-// checkLost checks which events the database that served last lacks.
+// checkLost checks which events the last serving database lacks.
 func (c *cell) checkLost(there map[string]bool) {
 	t := c.t
 	t.Helper()
@@ -170,8 +169,8 @@ func (c *cell) checkLeases() {
 	}
 }
 
-// checkArrivals checks that the machines sent requests and accepted events only while
-// they had the lease.
+// checkArrivals checks that the machines sent requests and accepted events only while they held the
+// lease.
 func (c *cell) checkArrivals() {
 	c.t.Helper()
 	writes, owners := c.tenures()
@@ -200,9 +199,9 @@ func (c *cell) checkArrivals() {
 	}
 }
 
-// checkWrites checks that no machine without the lease tried to change anything in the
-// bucket but the lease itself and its sign of life. A process that was stopped between its check of
-// the lease and the request may make that one request, in its own term, where nobody looks any more.
+// checkWrites checks that no machine without the lease tried to change anything in the bucket
+// except the lease itself and its sign of life. A process that was stopped between checking the
+// lease and its request may make that one request, in its own term, which is no longer read.
 func (c *cell) checkWrites() {
 	c.t.Helper()
 	writes, owners := c.tenures()

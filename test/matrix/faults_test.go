@@ -25,14 +25,14 @@ type fault struct {
 	clocks  bool   // needs machines with their own clocks
 	large   bool   // the database is large
 	binary  string // of the primary, "" for the usual one
-	// outage means that the primary cannot reach the bucket. With --acknowledge local,
-	// events that it acknowledges in the rest of its lease may be lost.
+	// outage means that the primary cannot reach the bucket. With --acknowledge local, events that
+	// it acknowledges during the rest of its lease may be lost.
 	outage bool
-	// longer is how much longer a standby watches a lease because of the fault: one that is missing may
+	// longer is how much longer a standby watches a lease because of the fault: a missing lease may
 	// be recreated.
 	longer time.Duration
-	// pauses means that the primary's process is stopped. A request that it was about to make is
-	// made when it continues.
+	// pauses means that the primary's process is stopped. When it continues, it may make the
+	// request that it was about to make.
 	pauses bool
 	// strike causes the fault and waits until the machines have reacted.
 	strike func(*cell)
@@ -62,7 +62,7 @@ func faults() []*fault {
 			c.signal(syscall.SIGSTOP)
 			c.awaitTakeover(c.struck)
 			c.await("the end of the pause", func() bool { return time.Since(c.struck) > pause() })
-			c.one.clock.Set(0, -time.Since(c.struck)) // it did not run since
+			c.one.clock.Set(0, -time.Since(c.struck)) // it has not run since
 			c.signal(syscall.SIGCONT)
 			c.awaitDeposed()
 		}},
@@ -105,7 +105,7 @@ func faults() []*fault {
 	return slices.Concat(all, bucketFaults(), clockFaults())
 }
 
-// bucketFaults are buckets that do not do what they should for a while.
+// bucketFaults are buckets that misbehave for a while.
 func bucketFaults() []*fault {
 	return []*fault{
 		{name: "bucket hangs for the primary", deposes: true, outage: true, strike: func(c *cell) {
@@ -179,8 +179,8 @@ func (c *cell) removeLease() {
 	}
 }
 
-// outageOfBoth makes the bucket unreachable for both machines for longer than a lease.
-// The primary must stop accepting events, and continue when the bucket is back.
+// outageOfBoth makes the bucket unreachable for both machines for longer than a lease. The primary
+// must stop accepting events, and continue once the bucket is back.
 func (c *cell) outageOfBoth(mode harness.ProxyMode) {
 	c.one.proxy.SetMode(mode)
 	c.two.proxy.SetMode(mode)
@@ -215,8 +215,8 @@ func (c *cell) await(what string, condition func() bool) {
 	}
 }
 
-// checkSteady checks that the primary accepted events without a gap since the fault,
-// which must not affect it.
+// checkSteady checks that the fault did not affect the primary: it has accepted events without a
+// gap since.
 func (c *cell) checkSteady() {
 	c.t.Helper()
 	most := harness.Scale(2 * time.Second)

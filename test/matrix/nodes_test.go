@@ -16,15 +16,15 @@ import (
 	"service/test/harness"
 )
 
-// play is what happens to nodes that all run the same command under load.
+// play is a sequence of faults for nodes that all run the same command under load.
 type play struct {
 	name string
 	// newer means that the first node runs a binary with a later schema than the others.
 	newer bool
-	// loses is how much acknowledged events may be lost, see [uploadBound]: after kill -9 with
+	// loses bounds the acknowledged events that may be lost, see [uploadBound]: after kill -9 with
 	// --acknowledge local.
 	loses bool
-	// deletes means that the replica itself is lost, with what the standby had not copied yet.
+	// deletes means that the replica itself is lost, with what the standby had not yet copied.
 	deletes bool
 	act     func(*nodes)
 }
@@ -82,7 +82,7 @@ func restarts() []*play {
 	}
 }
 
-// losses are plays in which a node or the replica lacks something.
+// losses are plays in which data of a node or of the replica is missing.
 func losses() []*play {
 	return []*play{
 		{name: "kill -9, then salvage", loses: true, act: func(n *nodes) {
@@ -141,7 +141,8 @@ func losses() []*play {
 }
 
 // TestNodes plays with nodes that all run the same command under load: there is one primary at a
-// time, all others follow, and no acknowledged event is lost but by kill -9 with --acknowledge local.
+// time, all others follow, and no acknowledged event is lost except by kill -9 with --acknowledge
+// local.
 func TestNodes(t *testing.T) {
 	harness.Long(t)
 	g := harness.NewGateway(t)
@@ -188,7 +189,7 @@ func (n *nodes) addNode() {
 	n.awaitFollowing(m)
 }
 
-// emptyBucket deletes everything of the replica, the lease included.
+// emptyBucket deletes everything in the replica, including the lease.
 func (n *nodes) emptyBucket() {
 	n.t.Helper()
 	gone := func() bool {
@@ -215,7 +216,7 @@ func (n *nodes) stopNode(m *machine) {
 
 func (n *nodes) killNode(m *machine) { m.in.Kill(m.process) }
 
-// restartNode restarts the service on a machine, which follows afterwards unless it was restarted as the
+// restartNode restarts the service on a machine. Afterwards the machine follows, unless it was the
 // only node.
 func (n *nodes) restartNode(m *machine) {
 	n.t.Helper()
@@ -225,8 +226,8 @@ func (n *nodes) restartNode(m *machine) {
 	n.awaitFollowing(m)
 }
 
-// bootNodes starts machines one after the other without waiting, as after a power cut. One of them serves,
-// and the others follow.
+// bootNodes starts machines one after another without waiting, as after a power cut. One of them
+// serves, and the others follow.
 func (n *nodes) bootNodes(all ...*machine) {
 	n.t.Helper()
 	for _, m := range all {
@@ -265,7 +266,7 @@ func (n *nodes) awaitAnyPrimary() (primary *machine) {
 	return primary
 }
 
-// readyz returns the answer of a machine, "" without one.
+// readyz returns a machine's answer, "" if there is none.
 func (n *nodes) readyz(m *machine) string {
 	base := ""
 	select {
@@ -307,7 +308,7 @@ func (n *nodes) awaitReason(m *machine, reason string) {
 	})
 }
 
-// checkNobody checks that no node takes the lease, although that of the primary has ended.
+// checkNobody checks that no node takes the lease, although the primary's lease has expired.
 func (n *nodes) checkNobody() {
 	n.t.Helper()
 	writes := len(n.leases.all())
@@ -318,7 +319,7 @@ func (n *nodes) checkNobody() {
 	}
 }
 
-// salvageFrom publishes on the primary what only an earlier primary has.
+// salvageFrom publishes on the primary events that only an earlier primary has.
 func (n *nodes) salvageFrom(old, primary *machine) {
 	n.t.Helper()
 	kept, err := filepath.Glob(filepath.Join(old.in.Data, "replaced-*"))
@@ -334,8 +335,8 @@ func (n *nodes) salvageFrom(old, primary *machine) {
 	}
 }
 
-// finishPlay ends the load and checks that there was one sender at a time, that what was acknowledged is
-// there and was delivered, and that the replica has it.
+// finishPlay ends the load and checks that there was one sender at a time, that everything
+// acknowledged is stored and was delivered, and that the replica contains it.
 func (n *nodes) finishPlay(p *play) {
 	t := n.t
 	t.Helper()
@@ -371,7 +372,7 @@ func (n *nodes) finishPlay(p *play) {
 	t.Logf("%s: acknowledged %d, lost %d, %.1f s without a primary at most", t.Name(), n.result.acked, lost, n.result.takeover.Seconds())
 }
 
-// checkSenders checks that the machines sent in turn: as often as the lease changed its owner.
+// checkSenders checks that the machines sent in turn: as often as the lease changed owners.
 func (n *nodes) checkSenders() {
 	n.t.Helper()
 	all := n.receiver.all()
@@ -393,8 +394,8 @@ func (n *nodes) checkSenders() {
 	}
 }
 
-// checkGap measures the longest time in which no event was accepted after the play began. Where the
-// play has waited on purpose, it is only reported.
+// checkGap measures the longest time in which no event was accepted after the play began. If the
+// play waits deliberately, checkGap only reports it.
 func (n *nodes) checkGap(primary *machine) {
 	n.t.Helper()
 	times := []time.Time{n.struck}

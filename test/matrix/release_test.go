@@ -12,8 +12,8 @@ import (
 	"service/test/harness"
 )
 
-// TestReleaseHasNoFaults checks that a binary built without the tag faults has no code
-// to set its clocks, and that the check finds that code in a binary built with the tag.
+// TestReleaseHasNoFaults checks that a binary built without the tag faults contains no code to set
+// its clocks, and that the check finds that code in a binary built with the tag.
 func TestReleaseHasNoFaults(t *testing.T) {
 	harness.Long(t)
 	hooks := func(binary string) (found []string) {

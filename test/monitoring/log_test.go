@@ -15,9 +15,8 @@ import (
 
 const logTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
 
-// TestLog sends hostile text to a service wherever it accepts text, and reads the log.
-// It must have one line for each request and each attempt with the right fields, and
-// no text of a client.
+// TestLog sends hostile text to a service wherever it accepts text, and reads the log. The log must
+// contain one line per request and per attempt with the right fields, and no text of a client.
 func TestLog(t *testing.T) {
 	harness.Long(t)
 	for _, format := range []string{"text", "json"} {
@@ -63,8 +62,8 @@ func testLog(t *testing.T, format string) {
 	checkLog(t, format, p.Log.Bytes(), requests)
 }
 
-// sendHostile sends a request with a text in its path and headers that an HTTP client
-// would refuse to send. It reports whether the service understood and so logged it.
+// sendHostile sends a request whose path and headers contain a text that an HTTP client would
+// refuse to send. It reports whether the service understood and therefore logged the request.
 func sendHostile(t *testing.T, base, token, path, text string) bool {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))
@@ -84,7 +83,7 @@ func sendHostile(t *testing.T, base, token, path, text string) bool {
 	return bytes.Contains(answer, []byte("X-Request-Id"))
 }
 
-// publishTraced publishes an event with a trace id.
+// publishTraced publishes an event with a trace ID.
 func publishTraced(t *testing.T, in *harness.Instance, token string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), "POST", in.URL()+"/v2/events", bytes.NewReader(harness.AppendEvent(nil, 1)))
@@ -121,7 +120,7 @@ func checkLog(t *testing.T, format string, log []byte, requests int) {
 			want = []string{"result", "duration", "response_status", "program", "subscription", "delivery", "number", "events", "ping", "status",
 				"next_attempt_at", "first_byte"}
 			if fields["ping"] == "false" {
-				want = append(want, "trace") // the connection may be that of the ping
+				want = append(want, "trace") // the attempt may reuse the ping's connection
 				traced++
 			} else {
 				want = append(want, "connect")

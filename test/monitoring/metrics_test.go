@@ -50,7 +50,7 @@ func TestMetrics(t *testing.T) {
 		in.Publish(token, harness.AppendEvent(nil, n))
 	}
 
-	each := events + 1 // and a ping
+	each := events + 1 // including a ping
 	want := []string{
 		fmt.Sprintf(`webhooks_events_accepted_total{program="acme"} %d`, events),
 		fmt.Sprintf(`webhooks_attempts_total{answer="2xx",result="success"} %d`, each),
@@ -113,7 +113,7 @@ func exceedLimit(t *testing.T, in *harness.Instance, program string) {
 	}
 }
 
-// limitProgram gives a program limits (rate in requests per minute), which have metrics of their own.
+// limitProgram gives a program limits (rate in requests per minute), which have separate metrics.
 func limitProgram(t *testing.T, in *harness.Instance, program string, rate int) {
 	t.Helper()
 	out, err := in.Command("token", "create", "--data", in.Data, "--scope", "platform", "--user", "ops")
@@ -192,7 +192,7 @@ func checkDocumented(t *testing.T, families map[string]family, want int) {
 	}
 }
 
-// family has what metrics of the same name share.
+// family contains what metrics of the same name share.
 type family struct {
 	kind, help string
 	labels     []string // sorted

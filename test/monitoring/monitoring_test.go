@@ -172,7 +172,7 @@ func (e *expressions) checkRules() {
 			if r.Labels["severity"] == "" || r.Annotations["summary"] == "" {
 				e.t.Errorf("%s: got no severity or no summary", r.Alert)
 			}
-			// TestLinks checks that there is such a section.
+			// TestLinks checks that the section exists.
 			if section := r.Annotations["runbook"]; !strings.HasPrefix(section, "docs/runbook.md#") || !strings.Contains(runbook, "`"+r.Alert+"`") {
 				e.t.Errorf("%s: got the section %q of docs/runbook.md, want one that explains the alert", r.Alert, section)
 			}

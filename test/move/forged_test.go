@@ -18,7 +18,7 @@ import (
 	"service/test/harness"
 )
 
-// forge changes the database in a part of a program, or in an export that is decrypted.
+// forge changes the database in a part of a program, or in a decrypted export.
 func forge(t *testing.T, part []byte, queries ...string) []byte {
 	t.Helper()
 	names, files := []string{}, make(map[string][]byte)
@@ -72,7 +72,7 @@ func forge(t *testing.T, part []byte, queries ...string) []byte {
 	return b.Bytes()
 }
 
-// forgedRows are changes that would reach beyond the program if they were taken in.
+// forgedRows are changes that would reach beyond the program if accepted.
 func forgedRows() map[string]struct{ query, refused string } {
 	return map[string]struct{ query, refused string }{
 		"a platform token": {"UPDATE tokens SET program_id = NULL, scopes = 'platform', expires_at = NULL",
@@ -85,8 +85,8 @@ func forgedRows() map[string]struct{ query, refused string } {
 	}
 }
 
-// TestForgedFiles imports files in each of which one row was changed. The command says which, and
-// changes nothing.
+// TestForgedFiles imports files in each of which one row was changed. The command names the row,
+// and changes nothing.
 func TestForgedFiles(t *testing.T) {
 	harness.Long(t)
 	from := start(t)
@@ -190,8 +190,9 @@ func forgeRequest(t *testing.T, r *http.Request, query string) {
 	r.Header.Set("Content-Length", strconv.Itoa(len(part)))
 }
 
-// TestForgedMoves moves a program from a source that changes a row of one part on the way. The target
-// refuses the part, has nothing of it afterwards, and its audit log says that the move was aborted.
+// TestForgedMoves moves a program from a source that changes a row of one part in transit. The
+// target refuses the part, keeps nothing of it, and records in its audit log that the move was
+// aborted.
 func TestForgedMoves(t *testing.T) {
 	harness.Long(t)
 	from, to := start(t), start(t)

@@ -27,7 +27,7 @@ import (
 
 const (
 	program  = "acme"
-	ownEvent = "order.shipped" // an event type that only the source has before the move
+	ownEvent = "order.shipped" // event type that only the source has before the move
 )
 
 // installation is a running service.
@@ -52,8 +52,8 @@ func start(t *testing.T, flags ...string) *installation {
 	return in
 }
 
-// startReplicated starts an installation with a replica, without --acknowledge. Only what is
-// awaited is uploaded before the long interval ends.
+// startReplicated starts an installation with a replica, without --acknowledge. Before the long
+// interval ends, it uploads only what a caller awaits.
 func startReplicated(t *testing.T, gateway *harness.Gateway) *installation {
 	t.Helper()
 	in := &installation{t: t, key: filepath.Join(t.TempDir(), "secret.key"), gateway: gateway, bucket: harness.NewProxy(t, gateway.Address)}
@@ -97,7 +97,7 @@ func writeFile(t *testing.T, name, text string) {
 	}
 }
 
-// status returns the status of the program, "" if it is not there.
+// status returns the status of the program, "" if the installation does not have it.
 func (in *installation) status() string {
 	in.t.Helper()
 	out, err := in.Command("program", "list", "--data", in.Data, "--json")
@@ -190,7 +190,7 @@ func (in *installation) moveFrom(to, tokenFile string, flags ...string) (output 
 	return in.startMove(to, tokenFile, flags...).wait()
 }
 
-// received counts the requests of a receiver without pings.
+// received counts a receiver's requests, except pings.
 type received struct {
 	url string
 	n   atomic.Int64
@@ -206,7 +206,7 @@ func newReceiver(t *testing.T) *received {
 	return r
 }
 
-// fill creates the program with a subscription and publishes an event, which arrives.
+// fill creates the program with a subscription and publishes an event, which must arrive.
 func (in *installation) fill() (token string, r *received) {
 	in.t.Helper()
 	token, r = in.Token(program, "--secret-key-file", in.key), newReceiver(in.t)
@@ -300,10 +300,10 @@ func otherCA(t *testing.T) string {
 	return name
 }
 
-// replica is a copy of what a bucket had, at a URL.
+// replica is a copy of a bucket's content, at a URL.
 type replica string
 
-// copyBucket copies what the bucket has now.
+// copyBucket copies the current content of the bucket.
 func (in *installation) copyBucket() replica {
 	in.t.Helper()
 	bucket, name := filepath.Join(in.gateway.Dir, "bucket"), harness.RandomHex(8)

@@ -11,8 +11,8 @@ import (
 	"service/test/harness"
 )
 
-// TestRefused starts moves that the target refuses. Each says why, and the program stays active at
-// the source.
+// TestRefused starts moves that the target refuses. Each error says why, and the program stays
+// active at the source.
 func TestRefused(t *testing.T) {
 	harness.Long(t)
 	from, to := start(t), start(t)

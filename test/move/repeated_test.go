@@ -8,8 +8,8 @@ import (
 	"service/test/harness"
 )
 
-// TestNewToken revokes the token of a move after the source has recorded it. The move goes on when
-// the command is repeated with another token.
+// TestNewToken revokes the token of a move after the source has recorded it. The move continues
+// once the command is repeated with another token.
 func TestNewToken(t *testing.T) {
 	harness.Long(t)
 	from, to := start(t), start(t)
@@ -54,7 +54,7 @@ func TestNewToken(t *testing.T) {
 }
 
 // TestArrived moves a program to a target that has it from a move of another installation, which
-// may have recorded it: nothing is removed there. What the source itself left there is removed.
+// may have recorded that: the target removes nothing. It removes what the source itself left there.
 func TestArrived(t *testing.T) {
 	harness.Long(t)
 	from, other, to := start(t), start(t), start(t)
@@ -62,7 +62,7 @@ func TestArrived(t *testing.T) {
 	otherToken, otherReceiver := other.fill()
 	b := newBetween(t, to.URL(), false)
 
-	// Aborted: the target has it, and cannot be reached.
+	// Aborted: the program is at the target, which cannot be reached.
 	refuses, arrived := func(string) bool { return false }, false
 	after := func(step string) {
 		if step == "PUT rest" && !arrived {

@@ -15,9 +15,9 @@ const selectState = `SELECT coalesce((SELECT state FROM program_states WHERE pro
 	(SELECT count(*) FROM events WHERE program_id = 'acme')`
 
 // TestReplica moves a program between installations whose replicas are written without
-// --acknowledge. Each mark of the move is in the bucket before the next step: a host that takes
-// over at any moment knows it. While the bucket of the source cannot be reached, the target does
-// not become active.
+// --acknowledge. Each mark of the move is in the bucket before the next step, so that a host that
+// takes over at any moment knows it. While the source's bucket is unreachable, the target does not
+// become active.
 func TestReplica(t *testing.T) {
 	harness.Long(t)
 	t.Setenv("AWS_ACCESS_KEY_ID", harness.GatewayKey) // for restore
@@ -26,7 +26,7 @@ func TestReplica(t *testing.T) {
 	token, receiver := from.fill()
 	b := newBetween(t, to.URL(), false)
 
-	copies := make(map[string]replica) // what a bucket had at a step
+	copies := make(map[string]replica) // content of a bucket at a step
 	var mu sync.Mutex
 	keep := func(when string, in *installation) {
 		r := in.copyBucket()
@@ -91,8 +91,8 @@ func TestReplica(t *testing.T) {
 	}
 }
 
-// TestReplicaUnreachable moves a program while the bucket of the source cannot be reached: the
-// program is not frozen. Then it moves.
+// TestReplicaUnreachable moves a program while the source's bucket is unreachable: the program is
+// not frozen. Then it moves.
 func TestReplicaUnreachable(t *testing.T) {
 	harness.Long(t)
 	from, to := startReplicated(t, harness.NewGateway(t)), start(t)

@@ -77,9 +77,9 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestInNetwork tries every URL of dispatcher/client/testdata/destinations.txt with the
-// built binary, a name server, sockets and certificates. It sends to each URL in every
-// way: two pings, an event, a redelivery and a replay.
+// TestInNetwork tries every URL of dispatcher/client/testdata/destinations.txt with the built
+// binary, a name server, sockets and certificates. It sends to each URL in every way: two pings, an
+// event, a redelivery and a replay.
 func TestInNetwork(t *testing.T) {
 	binary := os.Getenv(networkBinary)
 	if binary == "" {
@@ -351,7 +351,7 @@ func (n *network) answer(t *testing.T, question []byte, tcp bool) []byte {
 	return packet
 }
 
-// turn returns the next answer for a name, or nil if there is no such name.
+// turn returns the next answer for a name, or nil if the name does not exist.
 func (n *network) turn(name dnsmessage.Name, kind dnsmessage.Type, tcp bool) *dnsTurn {
 	turns := n.zone[strings.TrimSuffix(strings.ToLower(name.String()), ".")]
 	if len(turns) == 0 {
@@ -459,12 +459,12 @@ func (n *network) start(t *testing.T, flags ...string) *harness.Instance {
 	return in
 }
 
-// attemptTime is the attempt timeout: more than receivers that respond need on a slow machine. It is
-// shorter than the timeout of a DNS query, so that an attempt ends with a timeout and not with a DNS
-// error.
+// attemptTime is the attempt timeout: more than responding receivers need even on a slow machine.
+// It is shorter than the timeout of a DNS query, so that an attempt ends with a timeout and not
+// with a DNS error.
 const attemptTime = 10 * time.Second
 
-// sent has the fields of a delivery that show where it went.
+// sent contains the fields of a delivery that show where it went.
 type sent struct {
 	ID        string
 	Status    webhook.Status
@@ -481,8 +481,8 @@ type sent struct {
 	}
 }
 
-// settled waits until a subscription has count deliveries, each of which has ended or
-// is due in an hour, and returns them, newest first.
+// settled waits until a subscription has count deliveries, each of which has ended or is due in an
+// hour, and returns them, newest first.
 func (n *network) settled(t *testing.T, in *harness.Instance, token, id string, count int) ([]sent, error) {
 	path := "/v2/webhooks/subscriptions/" + id + "/deliveries"
 	tick := time.NewTicker(100 * time.Millisecond) // 16 of these run at once
@@ -521,7 +521,7 @@ type publicRun struct {
 	pings []string // id of one delivery of each case
 
 	made    int            // number of attempts
-	unnamed map[string]int // error texts of attempts to names without addresses, and with forbidden ones
+	unnamed map[string]int // error texts of attempts to names without addresses or with forbidden ones
 	slowest time.Duration  // duration of the slowest of these attempts
 }
 
@@ -680,9 +680,8 @@ func outcomes(list []sent, unnamed map[string]int, slowest *time.Duration) []str
 	return is
 }
 
-// testAllowed is the control: when the operator allows every address, the firewall does
-// see packets. Only the service's own listener is still refused, on each of its
-// addresses.
+// testAllowed is the control: if the operator allows every address, the firewall does see packets.
+// Only the service's own listener is still refused, on each of its addresses.
 func (n *network) testAllowed(t *testing.T) {
 	before, _ := n.count(t)
 	in := n.start(t, "--listen", "[::]:8443", "--allow-destination", "0.0.0.0/0", "--allow-destination", "::/0")

@@ -117,7 +117,7 @@ func inNamespace(t *testing.T, tries int, flags ...string) {
 	}
 }
 
-// siegeRun has one healthy subscription and many whose packets are dropped.
+// siegeRun contains one healthy subscription and many whose packets are dropped.
 type siegeRun struct {
 	t         *testing.T
 	in        *harness.Instance
@@ -126,7 +126,7 @@ type siegeRun struct {
 	trip      *harness.Trip
 	port      int
 	pings     atomic.Int64
-	pinged    chan struct{} // closed when each subscription has got a ping
+	pinged    chan struct{} // closed once each subscription has received a ping
 	leaked    atomic.Int64  // deliveries that reached an unreachable address
 	subscribe int           // number of subscriptions
 }
@@ -237,7 +237,7 @@ func (s *siegeRun) publish(from, to int) {
 	defer tick.Stop()
 	for n := from; n < to; n++ {
 		<-tick.C
-		s.trip.Sent[n] = time.Now() // without waiting for the event before
+		s.trip.Sent[n] = time.Now() // without waiting for the previous event
 		working.Go(func() {
 			status, err := s.in.Call(s.t.Context(), s.token, "POST", base+"/v2/events", harness.AppendEvent(nil, n), nil)
 			if err != nil || status != http.StatusCreated {
@@ -275,8 +275,8 @@ func (s *siegeRun) checkTimes(alone int) {
 	s.t.Logf("alone p50 %s, p99 %s, worst %s; with %d unreachable subscriptions p50 %s, p99 %s, worst %s",
 		harness.Percentile(times[:alone], 50), p99Alone, slices.Max(times[:alone]), *siegeSubscriptions, harness.Percentile(times[alone:], 50),
 		p99, slices.Max(times[alone:]))
-	// An event that had to wait for a hanging attempt would take the whole timeout.
-	// Commits on a busy disk can take seconds too, also without a siege.
+	// An event that had to wait for a hanging attempt would take the whole timeout. Commits on a
+	// busy disk can take seconds, even without a siege.
 	if p99 > p99Alone+timeout/2 {
 		s.t.Errorf("p99 from publication to arrival: got %s alone, %s with %d unreachable subscriptions; want at most %s more",
 			p99Alone, p99, *siegeSubscriptions, timeout/2)
@@ -302,7 +302,7 @@ func (s *siegeRun) checkBesiegers() {
 			t.Errorf("attempt to an unreachable address: got %q after %s, want %q after %s", a.Error.Code, took, webhook.ErrorTimeout, timeout)
 		}
 	}
-	// Without these checks the test might have checked nothing.
+	// Without these checks the test could pass without testing anything.
 	if *siegeTime > timeout+late && len(attempts) == 0 {
 		t.Error("got no finished attempt to an unreachable address")
 	}

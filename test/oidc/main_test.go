@@ -1,5 +1,5 @@
-// Package oidc tests the built binary with a real OpenID Connect provider. Responses that
-// break the rules are in the tests of package web.
+// Package oidc tests the built binary with a real OpenID Connect provider. The tests of package web
+// cover responses that break the rules.
 package oidc
 
 import (

@@ -29,7 +29,7 @@ func newPerson(t *testing.T, base string) *person {
 	return &person{t, &http.Client{Jar: jar, Timeout: harness.Timeout()}, base}
 }
 
-// page is the page after all redirects.
+// page is the page after following all redirects.
 type page struct {
 	status int
 	at     *url.URL
@@ -120,18 +120,18 @@ func signIns(t *testing.T, provider *harness.Provider, in *harness.Instance) {
 	ana.signIn(provider, "ana", "/deliveries").want(t, http.StatusOK, "/deliveries", "ana@example.com")
 	ana.open(base+"/account", nil).want(t, http.StatusOK, "/account", "Signed in as ana@example.com with the role operator")
 
-	// The address of cy is not verified, and belongs to nobody here.
+	// The provider has not verified cy's address, and no admin has it.
 	provider.SetGroups("cy", "staff")
 	cy := newPerson(t, base)
 	cy.signIn(provider, "cy", "/").want(t, http.StatusOK, "/", "cy@example.com")
 	cy.open(base+"/subscriptions/new", nil).want(t, http.StatusForbidden, "/subscriptions/new", "Your role does not allow this")
 
-	// Without a group there is no role, and nothing is created.
+	// A user without a group gets no role, and nothing is created.
 	bo := newPerson(t, base)
 	bo.signIn(provider, "bo", "/").want(t, http.StatusForbidden, "/sign-in/oidc/callback", "No role for this account")
 	bo.open(base+"/", nil).want(t, http.StatusUnauthorized, "/", "Sign in with Corp")
 
-	// A lost group ends the access at the next sign-in, and the sessions.
+	// Losing a group ends the access at the next sign-in, and the sessions.
 	provider.SetGroups("ana", "staff")
 	newPerson(t, base).signIn(provider, "ana", "/account").want(t, http.StatusOK, "/account", "with the role viewer")
 	ana.open(base+"/account", nil).want(t, http.StatusOK, "/account", "with the role viewer")
@@ -139,7 +139,7 @@ func signIns(t *testing.T, provider *harness.Provider, in *harness.Instance) {
 	newPerson(t, base).signIn(provider, "ana", "/").want(t, http.StatusForbidden, "/sign-in/oidc/callback", "No role for this account")
 	ana.open(base+"/account", nil).want(t, http.StatusUnauthorized, "/account", "Sign in with Corp")
 
-	// The owner's password is the way back in.
+	// The owner can still sign in with the password.
 	owner := newPerson(t, base)
 	owner.open(base+"/sign-in", url.Values{"email": {"owner@example.com"}, "password": {ownerPassword}, "next": {"/admins"}}).
 		want(t, http.StatusOK, "/admins", "OpenID Connect")

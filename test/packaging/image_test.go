@@ -31,8 +31,8 @@ type manifest struct {
 	Layers    []descriptor
 }
 
-// checkImage checks the image of the release: for whom it is, how it runs, and what it contains. It
-// runs the binary of this architecture.
+// checkImage checks the release image: its platforms, its settings, and its content. It runs the
+// binary of this architecture.
 func (r *release) checkImage(arches []string) {
 	t := r.t
 	t.Helper()
@@ -70,7 +70,7 @@ func (r *release) checkImage(arches []string) {
 	}
 }
 
-// imageConfig is how an image runs.
+// imageConfig contains the settings with which an image runs.
 type imageConfig struct {
 	OS, Architecture string
 	Config           struct {

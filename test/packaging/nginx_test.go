@@ -23,14 +23,14 @@ import (
 	"service/test/harness"
 )
 
-// The name in packaging/nginx.conf, and the address that the client of the test has.
+// The name in packaging/nginx.conf, and the address of the test's client.
 const (
 	nginxName     = "https://hooks.example"
 	clientAddress = "127.0.0.5"
 )
 
-// TestNginx runs packaging/nginx.conf in front of the service: live pages and streams of events pass
-// at once, errors are those of the service, and the service sees the address of the client.
+// TestNginx runs packaging/nginx.conf in front of the service: live pages and event streams pass at
+// once, errors come from the service, and the service sees the client's address.
 func TestNginx(t *testing.T) {
 	harness.Long(t)
 	nginx := harness.Tool(t, "nginx", "nginx")
@@ -103,7 +103,7 @@ func TestNginx(t *testing.T) {
 	checkLogs(t, server, log, link)
 }
 
-// checkLogs checks that the service's log has the address of the client, and that of nginx no link.
+// checkLogs checks that the service's log contains the client's address, and nginx's log no link.
 func checkLogs(t *testing.T, server *harness.Process, log, link string) {
 	t.Helper()
 	requests := 0
@@ -196,7 +196,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// portalLink returns the path of a new link to the portal.
+// portalLink returns the path of a new portal link.
 func portalLink(t *testing.T, in *harness.Instance) string {
 	t.Helper()
 	out, err := in.Command("portal-link", "--data", in.Data, "--program", "acme", "--role", "write")

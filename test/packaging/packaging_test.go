@@ -1,5 +1,5 @@
-// Package packaging tests the release: the unit, the package and its scripts, and
-// the licenses of third parties.
+// Package packaging tests the release: the unit, the package and its scripts, and the third-party
+// licenses.
 package packaging
 
 import (
@@ -280,7 +280,7 @@ func untar(t *testing.T, name, to string) {
 	}
 }
 
-// licensesFile has the licenses of everything in the binary.
+// licensesFile contains the licenses of everything in the binary.
 const licensesFile = "packaging/THIRD_PARTY_LICENSES"
 
 var update = flag.Bool("update", false, "write "+licensesFile)

@@ -2,8 +2,8 @@
 
 package planted
 
-// bugs are mistakes that a change could introduce and that the simulation must find. Which broken
-// promise it finds first depends on the scheduler.
+// bugs are mistakes that a change could introduce and that the simulation must find. The scheduler
+// determines which broken promise it finds first.
 var bugs = []bug{
 	{"an attempt is counted when it has ended", []edit{
 		{"store/queue.go", "attempts_made = attempts_made + 1, claimed_at = ?2", "attempts_made = max(attempts_made, 1), claimed_at = ?2"},

@@ -34,8 +34,8 @@ var failoverBugs = []testBug{
 	}}, "TestLease", "because of the reserve", ""},
 }
 
-// raceBugs are mistakes that appear when two writes happen in a certain order, or in a certain
-// state of the log. A test produces both. The simulation finds some of them too, after thousands
+// raceBugs are mistakes that appear only if two writes happen in a certain order, or in a certain
+// state of the log. A test produces both. The simulation also finds some of them, after thousands
 // of plans or with a plan that does not end.
 var raceBugs = []testBug{
 	{bug{name: "the target of a move is activated before the replica has the move", edits: []edit{

@@ -2,7 +2,7 @@
 
 package planted
 
-// filterBugs are mistakes in the operations of filters, one at least for each, which the comparison
+// filterBugs are mistakes in filter operations, at least one per operation, which the comparison
 // with the model must find.
 var filterBugs = func() (all []testBug) {
 	const file = "webhook/filter.go"

@@ -1,15 +1,12 @@
 //go:build cgo
 
-// Package planted proves that tests find bugs: it plants them into the source, by an
-// overlay of the go command, and runs a test that must fail with each. The bugs of the
-// dispatcher are found by its simulation. Those of a failover, and those that need two
-// writes in a certain order, are found by a test of their own.
+// Package planted proves that tests find bugs: it plants them into the source, by an overlay of the
+// go command, and runs a test that must fail with each. The simulation finds the bugs of the
+// dispatcher. Separate tests find failover bugs, and bugs that need two writes in a certain order.
 //
-// All bugs are in the same build. The environment variable PLANTED_BUG selects the one
-// that a run has.
+// One build contains all bugs. The environment variable PLANTED_BUG selects the bug of a run.
 //
-// It needs cgo: the bugs have nothing to do with the database's driver, and one
-// driver is enough.
+// It needs cgo: the bugs do not concern the database driver, so one driver is enough.
 package planted
 
 import (
@@ -51,12 +48,12 @@ type testBug struct {
 // bodies and the values of constants, which must be strings.
 type edit struct{ file, from, to string }
 
-// maxPlans is the maximum number of plans to find a planted bug. Most need a dozen; one that
+// maxPlans is the maximum number of plans to find a planted bug. Most bugs need a dozen; a bug that
 // depends on the scheduler needed up to 1,200.
 const maxPlans = "12000"
 
-// TestBugsApply fails when a code change prevents planting a bug, or when the bug's test was
-// renamed. It is fast, so it also runs with -short.
+// TestBugsApply fails if a code change prevents planting a bug, or if the bug's test was renamed.
+// It is fast, so -short runs it too.
 func TestBugsApply(t *testing.T) {
 	s, names := make(sources), make(map[string]bool)
 	for _, b := range all() {
@@ -146,7 +143,7 @@ func testsByPackage() map[string][]string {
 	return tests
 }
 
-// passWithNone fails the test if a test that finds bugs also fails without one.
+// passWithNone fails the test if a test that finds bugs fails even without one.
 func (dir binaries) passWithNone(t *testing.T) {
 	for pkg, names := range testsByPackage() {
 		var flags []string
@@ -203,7 +200,7 @@ func bounded(t *testing.T) context.Context {
 func (dir binaries) run(t *testing.T, bug, pkg, tests string, flags ...string) (out string, err error) {
 	run := exec.CommandContext(bounded(t), filepath.Join(string(dir), path.Base(pkg)+".test"), append(flags, "-test.run=^("+tests+")$")...)
 	run.Dir = filepath.Join(root, pkg)
-	// Some bugs need two threads. The same seed in each run finds the same bugs.
+	// Some bugs need two threads. The same seed in each run makes the results reproducible.
 	run.Env = append(os.Environ(), selector+"="+bug, "GOMAXPROCS=2", seed.Variable+"=1")
 	text, err := run.CombinedOutput()
 	if p := run.ProcessState; p != nil {

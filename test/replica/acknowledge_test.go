@@ -17,7 +17,7 @@ import (
 	"service/test/harness"
 )
 
-// bucketLatency is what these tests add to the duration of a request to the bucket.
+// bucketLatency is the time that these tests add to a request to the bucket.
 const bucketLatency = 20 * time.Millisecond
 
 // newAcknowledged returns a service with --acknowledge replica, not started, and a
@@ -91,7 +91,7 @@ func TestAcknowledge(t *testing.T) {
 	checkStream(t, in, proxy, token)
 
 	in.MustStop(run)
-	in.Flags = append(in.Flags, "--acknowledge-timeout", "1s") // only for the time without the bucket
+	in.Flags = append(in.Flags, "--acknowledge-timeout", "1s") // only while the bucket is unavailable
 	run = in.MustStart()
 	url = in.URL() + "/v2/events"
 	harness.WaitFor(t, "an upload after the start", func() bool { return publish(uuid.NewString()) == http.StatusCreated })
@@ -116,8 +116,8 @@ func TestAcknowledge(t *testing.T) {
 	}
 }
 
-// checkStream publishes the lines of a stream while the bucket hangs: they share uploads once it
-// responds.
+// checkStream publishes the lines of a stream while the bucket hangs: the lines share uploads once
+// it responds.
 func checkStream(t *testing.T, in *harness.Instance, proxy *harness.Proxy, token string) {
 	t.Helper()
 	const lines = 200

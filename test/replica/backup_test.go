@@ -159,8 +159,8 @@ func (b *backup) publish(ctx context.Context, base, id string, header ...string)
 	return resp.StatusCode
 }
 
-// create creates the archive under load, and returns the events that were acknowledged
-// before that.
+// create creates the archive under load, and returns the events that were acknowledged before the
+// creation.
 func (b *backup) create(base string) (before []string) {
 	b.t.Helper()
 	var mu sync.Mutex
@@ -221,8 +221,8 @@ func (b *backup) checkSecrets() {
 	}
 }
 
-// backupServer is the subscriber. While it is down it does not respond, so the end of
-// the service interrupts the attempts, and the next start makes them again.
+// backupServer is the subscriber. While it is down it does not respond, so stopping the service
+// interrupts the attempts, and the next start repeats them.
 type backupServer struct {
 	down atomic.Bool
 

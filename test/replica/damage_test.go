@@ -13,9 +13,9 @@ import (
 	"service/test/harness"
 )
 
-// TestDamagedBucket damages objects in a bucket, one at a time. A restore must name the
-// damaged object if it needs it. It must restore the same events from other objects, or
-// print the command for the newest state that they contain.
+// TestDamagedBucket damages objects in a bucket, one at a time. A restore must name the damaged
+// object if the restore needs it. It must restore the same events from other objects, or print the
+// command for the newest state that they contain.
 func TestDamagedBucket(t *testing.T) {
 	harness.Long(t)
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestDamagedBucket(t *testing.T) {
 		"truncated": func(b []byte) []byte { return b[:len(b)-7] },
 		"empty":     func([]byte) []byte { return nil },
 	}
-	// An object of level 0 has the events of one monitor interval.
+	// An object of level 0 contains the events of one monitor interval.
 	const perObject = 50
 	named := map[string]int{}
 	for _, level := range []string{"0000", "0001", "0002", "0009"} {
@@ -110,7 +110,7 @@ func objectsOf(t *testing.T, gateway *harness.Gateway, level string) (paths []st
 	return paths
 }
 
-// overwrite replaces the content of a file, which keeps its attributes.
+// overwrite replaces the content of a file and keeps its attributes.
 func overwrite(t *testing.T, path string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, content, 0o600); err != nil {

@@ -20,14 +20,14 @@ import (
 
 var replicaDrills = flag.Int("replica.drills", 2, "how often TestRestoreDrill loses the data directory and has it restored from S3")
 
-// mostBehind returns how far a restored copy may be behind after a kill.
+// mostBehind returns the maximum lag of a restored copy after a kill.
 func mostBehind() time.Duration { return harness.Scale(2 * time.Second) }
 
-// TestRestoreDrill publishes to a service with a replica on an S3 server, kills both,
-// deletes the data directory and restores it: only the last events may be missing, and
-// none that the replica had. After an orderly shutdown no event may be missing.
+// TestRestoreDrill publishes to a service with a replica on an S3 server, kills both, deletes the
+// data directory and restores it: only the last events may be missing, and no event that the
+// replica contained. After an orderly shutdown no event may be missing.
 //
-// With -short the S3 server is one in memory, because the real one takes a build.
+// With -short the S3 server runs in memory, because the real one needs a build.
 func TestRestoreDrill(t *testing.T) {
 	cycles := harness.Drill(t, 1, *replicaDrills)
 	d := newDrill(t)
@@ -41,7 +41,7 @@ func TestRestoreDrill(t *testing.T) {
 	d.restoreByService()
 }
 
-// drill is a service whose data directory is deleted again and again.
+// drill is a service whose data directory the test deletes repeatedly.
 type drill struct {
 	t       *testing.T
 	gateway *harness.Gateway // nil with -short
@@ -55,7 +55,7 @@ type drill struct {
 	middle time.Time       // a moment of the last cycle
 	known  map[string]bool // events acknowledged up to middle
 
-	behind   []time.Duration // how far the restored copies were behind after a kill
+	behind   []time.Duration // lag of the restored copies after a kill
 	shutdown time.Duration   // how long the orderly shutdown took
 }
 
@@ -190,7 +190,7 @@ func (d *drill) lacks(copied string) bool {
 	return false
 }
 
-// checkTimes checks how far the restored copies were behind, and how long the shutdown took.
+// checkTimes checks the lag of the restored copies, and how long the shutdown took.
 func (d *drill) checkTimes(t *testing.T) {
 	harness.Long(t)
 	if behind := slices.Max(d.behind); behind > mostBehind() {
@@ -201,8 +201,8 @@ func (d *drill) checkTimes(t *testing.T) {
 	}
 }
 
-// restoreEarlier restores a point in time: all events that the replica had by then must be there,
-// and no event that was published after.
+// restoreEarlier restores a point in time: the copy must contain all events that the replica
+// contained by then, and no later event.
 func (d *drill) restoreEarlier() {
 	t := d.t
 	t.Helper()
@@ -244,7 +244,8 @@ func (d *drill) restoreByLitestream(t *testing.T) {
 	}
 }
 
-// restoreByService starts the service on the empty directory: it restores the database, and sends.
+// restoreByService starts the service on the empty directory: the service restores the database,
+// and sends.
 func (d *drill) restoreByService() {
 	d.t.Helper()
 	run := d.in.MustStart()

@@ -12,9 +12,9 @@ import (
 
 var replicaKills = flag.Int("replica.kills", 5, "how often TestReplicaKilled kills the service while it is replicated")
 
-// TestReplicaKilled kills the service at random moments while it uploads to a replica.
-// Every acknowledged event must be in the live database, and a restored copy may have
-// no row that the live database lacks.
+// TestReplicaKilled kills the service at random moments while it uploads to a replica. Every
+// acknowledged event must be in the live database, and a restored copy may contain no row that the
+// live database lacks.
 func TestReplicaKilled(t *testing.T) {
 	harness.Long(t)
 	data, replica := t.TempDir(), t.TempDir()

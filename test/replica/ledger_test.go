@@ -13,7 +13,7 @@ import (
 	"service/test/harness"
 )
 
-// ledger records the events that publishers sent and that were acknowledged.
+// ledger records the events that publishers sent and that the service acknowledged.
 type ledger struct {
 	mu   sync.Mutex
 	acks map[string]time.Time // event id → when its acknowledgement arrived

@@ -15,7 +15,7 @@ import (
 
 var replicaFlat = flag.Duration("replica.flat", 4*time.Second, "for how long TestReplicaFlatOut publishes as fast as it can")
 
-// TestReplicaFlatOut publishes as fast as it can: the write-ahead log must stay small.
+// TestReplicaFlatOut publishes as fast as possible: the write-ahead log must stay small.
 func TestReplicaFlatOut(t *testing.T) {
 	harness.Long(t)
 	binary := harness.Build(t)
@@ -64,8 +64,8 @@ func publishFor(in *harness.Instance, ctx context.Context, token string, d time.
 	return events
 }
 
-// BenchmarkReplica publishes as fast as it can, alternately without and with a replica,
-// and reports the ratio of the two medians.
+// BenchmarkReplica publishes as fast as possible, alternately without and with a replica, and
+// reports the ratio of the two medians.
 func BenchmarkReplica(b *testing.B) {
 	binary := harness.Build(b)
 	data, replica := b.TempDir(), b.TempDir()

@@ -24,8 +24,8 @@ const (
 	eventTypesDir = "event_types" // of a data directory
 )
 
-// TestRestoreKilled kills restores over existing data at random moments. The next
-// command must find either all of the old data or all of the new.
+// TestRestoreKilled kills restores over existing data at random moments. The next command must find
+// either all of the old data or all of the new data.
 func TestRestoreKilled(t *testing.T) {
 	harness.Long(t)
 	r := &killedRestore{t: t, binary: harness.Build(t), dir: t.TempDir()}
@@ -92,7 +92,7 @@ func (r *killedRestore) newData(name string) (data string) {
 	return data
 }
 
-// run runs the binary. It kills the process once kill returns true, unless that is nil.
+// run runs the binary. It kills the process once kill, unless it is nil, returns true.
 func (r *killedRestore) run(kill func(pid int) bool, args ...string) *os.ProcessState {
 	r.t.Helper()
 	cmd := exec.Command(r.binary, args...)
@@ -122,7 +122,7 @@ func (r *killedRestore) run(kill func(pid int) bool, args ...string) *os.Process
 	return cmd.ProcessState
 }
 
-// check opens a data directory after a killed restore and returns whose data it has.
+// check opens a data directory after a killed restore and returns the name of the data in it.
 func (r *killedRestore) check(data string) (whose string) {
 	t := r.t
 	t.Helper()

@@ -14,8 +14,8 @@ import (
 	"service/test/harness"
 )
 
-// TestDrillAsTyped runs the commands of the restore drill in docs/failover.md as they are there, but for
-// the URL of the replica, the path of the key and the port.
+// TestDrillAsTyped runs the commands of the restore drill in docs/failover.md as written, except
+// for the URL of the replica, the path of the key and the port.
 func TestDrillAsTyped(t *testing.T) {
 	harness.Long(t)
 	t.Parallel()

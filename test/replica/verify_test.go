@@ -40,7 +40,7 @@ func TestVerifiedReplica(t *testing.T) {
 		t.Fatalf("got no snapshot: %v", err)
 	}
 	content := slices.Clone(harness.Read(t, snapshot))
-	// One bit could be of a compressed byte that has several values with the same meaning.
+	// A single bit could be in a compressed byte that has several values with the same meaning.
 	for i := range content[len(content)/2:][:64] {
 		content[len(content)/2+i] ^= 0xff
 	}

@@ -13,7 +13,7 @@ import (
 	"service/test/harness"
 )
 
-// secondServices is a service without --lease and others on its replica.
+// secondServices is a service without --lease, with other services on its replica.
 type secondServices struct {
 	t          *testing.T
 	gateway    *harness.Gateway
@@ -54,7 +54,7 @@ func (s *secondServices) publish() {
 	wait()
 }
 
-// terms checks which terms the replica has.
+// terms checks which terms the replica contains.
 func (s *secondServices) terms(want ...string) {
 	s.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(s.gateway.Dir, "bucket", "service", "terms"))
@@ -67,7 +67,7 @@ func (s *secondServices) terms(want ...string) {
 	}
 }
 
-// refused starts a service, which must end with an error that says what to do.
+// refused starts a service, which must end with an error that states what to do.
 func (s *secondServices) refused(in *harness.Instance) {
 	s.t.Helper()
 	p := in.Start()
@@ -91,8 +91,9 @@ func (s *secondServices) host() string {
 }
 
 // TestSecondService starts a second service on the replica of production, without --lease. It must
-// not send, and production's replication must live on. If production shows no sign of life, the
-// second one serves; production then uploads nothing, and goes on by itself when the second ends.
+// not send, and production's replication must continue. If production shows no sign of life, the
+// second service serves; production then uploads nothing, and continues by itself once the second
+// ends.
 func TestSecondService(t *testing.T) {
 	harness.Long(t)
 	s := newSecondServices(t)
@@ -113,7 +114,7 @@ func TestSecondService(t *testing.T) {
 	awaitReplica(s.production, "running")
 	s.terms("0001")
 
-	// Production stops where it is, and resumes when the second service has taken its place.
+	// Production stops, and resumes after the second service has taken its place.
 	if err := run.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

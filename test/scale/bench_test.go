@@ -11,11 +11,11 @@ import (
 	"service/test/harness"
 )
 
-// BenchmarkInstallations publishes single events through HAProxy, each delivered to a receiver,
-// to each installation alone and then to both together. It reports the delivered events per
-// second, and the CPU time of HAProxy and of an installation for each. On one machine the
-// processes share the cores, with the publishers and the receiver: then the rate of both is
-// limited by the machine, and the CPU time shows what each of them could do on its own.
+// BenchmarkInstallations publishes single events through HAProxy, each delivered to a receiver, to
+// each installation alone and then to both together. It reports the delivered events per second,
+// and the CPU time of HAProxy and of an installation per event. On one machine the processes share
+// the cores with the publishers and the receiver: the machine then limits the rate of both, and the
+// CPU time shows the capacity of each.
 //
 //	go test ./test/scale -run '^$' -bench Installations -benchtime 5x
 func BenchmarkInstallations(b *testing.B) {
@@ -52,7 +52,7 @@ func BenchmarkInstallations(b *testing.B) {
 	b.ReportMetric(harness.Median(both.proxy), "haproxy-µs/event")
 }
 
-// measured are delivered events per second, and CPU time for each in µs.
+// measured contains delivered events per second, and CPU time per event in µs.
 type measured struct{ rate, service, proxy []float64 }
 
 // measure publishes 5,000 events with each token, from 32 publishers each, and waits until all

@@ -26,13 +26,13 @@ import (
 	"service/test/harness"
 )
 
-// The names in packaging/haproxy.cfg, and one that only DNS knows: that of all installations.
+// The names in packaging/haproxy.cfg, and the name of all installations, which only DNS knows.
 const (
 	shared  = "https://hooks.example"
 	ownName = "https://hooks-%d.example" // of installation 1 or 2
 )
 
-// clientAddress is the address of the clients. It is not that of HAProxy's connections.
+// clientAddress is the address of the clients, which differs from that of HAProxy's connections.
 const clientAddress = "127.0.0.5"
 
 // fleet is two installations behind HAProxy.
@@ -48,7 +48,8 @@ type fleet struct {
 }
 
 // newFleet starts two installations and HAProxy. It substitutes the addresses and files in
-// packaging/haproxy.cfg, and what needs a host of its own: the log, the users and the sockets.
+// packaging/haproxy.cfg, and settings that need a dedicated host: the log, the users and the
+// sockets.
 func newFleet(tb testing.TB, flags ...string) *fleet {
 	tb.Helper()
 	program := harness.Tool(tb, "haproxy", "haproxy")
@@ -110,12 +111,12 @@ func newFleet(tb testing.TB, flags ...string) *fleet {
 	return f
 }
 
-// newInstallation returns an installation behind HAProxy that is not started.
+// newInstallation returns an installation behind HAProxy, not started.
 func newInstallation(tb testing.TB, binary, data, address string, flags ...string) *harness.Instance {
 	tb.Helper()
 	in := harness.NewInstance(tb, binary, data, append([]string{"--tls", "auto", "--listen", address, "--trusted-proxy", "127.0.0.1",
 		"--log-format", "json"}, flags...)...)
-	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // its CA does not exist yet
+	in.Client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // the installation's CA does not exist yet
 	return in
 }
 
@@ -125,13 +126,14 @@ func freeAddress(tb testing.TB, ip string) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", ip+":0")
 	if err != nil {
-		harness.Unavailable(tb, "haproxy", err) // systems with 127.0.0.1 alone
+		harness.Unavailable(tb, "haproxy", err) // on systems with only 127.0.0.1
 	}
 	defer l.Close()
 	return l.Addr().String()
 }
 
-// certificate writes the certificate and key that HAProxy serves, and returns what verifies it.
+// certificate writes the certificate and key that HAProxy serves, and returns a pool that verifies
+// them.
 func certificate(tb testing.TB, file string) *x509.CertPool {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -245,8 +247,8 @@ func (f *fleet) await(url, token string, status int) answer {
 	return last
 }
 
-// program creates a program over the API with the platform token of its installation, and
-// returns a token of it.
+// program creates a program over the API with its installation's platform token, and returns a
+// token of the program.
 func (f *fleet) program(in *harness.Instance, id, prefix string) string {
 	f.tb.Helper()
 	out, err := in.Command("token", "create", "--data", in.Data, "--scope", "platform", "--user", "ops")

@@ -44,8 +44,8 @@ func (a *arrivals) have(total int) bool {
 	return a.total >= total
 }
 
-// TestHAProxy serves the programs of two installations through one address, and checks what
-// docs/scale.md says of it.
+// TestHAProxy serves the programs of two installations through one address, and checks the
+// statements of docs/scale.md.
 func TestHAProxy(t *testing.T) {
 	harness.Long(t)
 	f := newFleet(t)
@@ -99,8 +99,8 @@ func (f *fleet) checkEvents(tokens map[string]string) {
 	}
 }
 
-// stream publishes events as one stream, whose first lines must be stored before the last ones
-// are sent: HAProxy must not collect the body.
+// stream publishes events as one stream, whose first lines must be stored before the last ones are
+// sent: HAProxy must not buffer the body.
 func (f *fleet) stream(token string, first, n int) {
 	f.tb.Helper()
 	body, send := io.Pipe()
@@ -157,7 +157,7 @@ func (f *fleet) published(token string) string {
 	return list.Data[0].ID
 }
 
-// checkSeparate checks that each installation has its own program only.
+// checkSeparate checks that each installation has only its own program.
 func (f *fleet) checkSeparate(tokens map[string]string) {
 	f.tb.Helper()
 	for i, in := range []*harness.Instance{f.one, f.two} {
@@ -246,7 +246,7 @@ func (f *fleet) checkStandby(one, two string) {
 	f.tb.Helper()
 	newest := f.published(two)
 	f.two.Kill(f.two.Last())
-	for range 3 { // while HAProxy still tries, and after it noticed
+	for range 3 { // while HAProxy still tries, and after it has noticed
 		a := f.await(shared+"/v2/token", two, http.StatusServiceUnavailable)
 		var e struct {
 			Error struct {

@@ -15,8 +15,8 @@ import (
 )
 
 // TestMovedBehindHAProxy sends requests of a program that has moved from installation 1 to 2.
-// HAProxy sends them to installation 1 because of their token's prefix, and that forwards them:
-// streams arrive while they are sent, and installation 2 sees the address of the client.
+// HAProxy sends them to installation 1 because of their token's prefix, and installation 1 forwards
+// them: streams arrive while they are sent, and installation 2 sees the client's address.
 func TestMovedBehindHAProxy(t *testing.T) {
 	harness.Long(t)
 	f := newFleet(t)

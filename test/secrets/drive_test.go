@@ -55,8 +55,7 @@ func (c *canaryRun) readAlertSecret() {
 	c.plant("alert secret", secret, secret[:40], raw)
 }
 
-// createTokens creates a token and one that is revoked, and invents one that was never
-// created.
+// createTokens creates a token and a revoked token, and invents one that was never created.
 func (c *canaryRun) createTokens() {
 	c.t.Helper()
 	data := c.in.Data
@@ -104,7 +103,7 @@ func (c *canaryRun) capture(name string, answer []byte) (id, secret string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	// The base64 text may have a slash, which escaping changes.
+	// The base64 text may contain a slash, which escaping changes.
 	c.plant("signing_secret: "+name, a.Data.SigningSecret, text[:40], raw)
 	return a.Data.ID, a.Data.SigningSecret
 }
@@ -140,7 +139,7 @@ func (c *canaryRun) createSubscriptions() {
 	c.api(200, "GET", c.ok(), nil)
 }
 
-// echo sets what receivers respond with, in addition to the header they got.
+// echo sets what receivers respond with, in addition to the header that they received.
 func (c *canaryRun) echo(secrets ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,9 +26,9 @@ import (
 	"service/webhook"
 )
 
-// TestCanary gives the service a secret wherever it accepts one, uses every part of it,
-// and searches for these secrets in the data directory, a backup, the log and every
-// response. The subtests named "control" show that it finds a leak.
+// TestCanary gives the service a secret wherever it accepts one, uses every part of it, and
+// searches for these secrets in the data directory, a backup, the log and every response. The
+// subtests named "control" show that the search finds a leak.
 func TestCanary(t *testing.T) {
 	harness.Long(t)
 	binary := harness.Build(t)
@@ -105,7 +105,7 @@ func newCanaryRun(t *testing.T, binary string) *canaryRun {
 	return c
 }
 
-// plant adds a canary, which receivers then echo.
+// plant adds a canary. Receivers then echo it.
 func (c *canaryRun) plant(name, secret, core string, raw []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -301,7 +301,7 @@ func (c *canaryRun) end(redacted int, logs ...int) []string {
 	return slices.Compact(c.faults)
 }
 
-// settle waits until every delivery of a list has ended, and reads each.
+// settle waits until every delivery of a list has ended, and reads each delivery.
 func (c *canaryRun) settle(path string) {
 	c.t.Helper()
 	deadline := time.After(harness.Timeout())

@@ -1,6 +1,6 @@
-// Package seed chooses the seeds of random tests. Every run explores new ones and prints them;
+// Package seed chooses the seeds of random tests. Every run explores new seeds and prints them;
 // SERVICE_TEST_SEED repeats one. A seed that has found a fault is kept in testdata/seeds of the
-// test's package and is played in every run. Only tests import it.
+// test's package, and every run plays it. Only tests import it.
 package seed
 
 import (
@@ -54,7 +54,7 @@ func Each(t *testing.T, n int, test func(t *testing.T, seed uint64)) {
 	}
 }
 
-// Kept returns the seeds in testdata/seeds/TESTNAME: one per line, followed by what it found.
+// Kept returns the seeds in testdata/seeds/TESTNAME: one per line, followed by what the seed found.
 func Kept(tb testing.TB) (seeds []uint64) {
 	tb.Helper()
 	path := filepath.Join("testdata", "seeds", topLevel(tb))

@@ -18,8 +18,8 @@ var (
 	notInAnchor  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// anchors returns the anchors of a page's headings, as GitHub makes them, and its lines outside of
-// code.
+// anchors returns the anchors of a page's headings, as GitHub generates them, and its lines outside
+// of code.
 func anchors(text string) (all map[string]bool, prose []string) {
 	all = make(map[string]bool)
 	fenced := false
@@ -64,7 +64,7 @@ func linksOf(t *testing.T, file string) (all []string) {
 }
 
 // TestLinks checks that every relative link in a page leads to a file, and to a heading if it names
-// one. Alert rules and messages of the service name pages too.
+// one. It includes the pages that alert rules and messages of the service name.
 func TestLinks(t *testing.T) {
 	out, err := exec.Command("git", "-C", harness.Root(), "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
@@ -89,7 +89,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestDecisions checks that the index has every decision, with its title.
+// TestDecisions checks that the index contains every decision, with its title.
 func TestDecisions(t *testing.T) {
 	dir := harness.Path("docs", "decisions")
 	index := string(harness.Read(t, filepath.Join(dir, "README.md")))
@@ -110,12 +110,12 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// fetched are commands and addresses that get a build of the service from somewhere.
+// fetched matches commands and addresses that get a build of the service from elsewhere.
 var fetched = regexp.MustCompile(`docker (pull|run) |podman (pull|run) |go install |brew install|helm install|snap install|` +
 	`ghcr\.io|docker\.io|/releases/(download|latest)`)
 
-// TestInstallsExist checks that no page tells to download a build: there is no release yet. The first
-// release replaces this test with one of its addresses.
+// TestInstallsExist checks that no page says to download a build: there is no release yet. The
+// first release replaces this test with one for its addresses.
 func TestInstallsExist(t *testing.T) {
 	pages, err := filepath.Glob(harness.Path("docs", "*.md"))
 	if err != nil || len(pages) < 10 {

@@ -1,6 +1,6 @@
-// Package chaos puts load on a service while a test disturbs it, for example by killing it. Then
-// it compares the stored data with a ledger of everything that the service acknowledged and
-// everything that arrived.
+// Package chaos puts load on a service while a test disturbs it, for example by killing it. Then it
+// compares the stored data with a ledger of everything that the service acknowledged and everything
+// that arrived.
 package chaos
 
 import (
@@ -71,7 +71,7 @@ type Chaos struct {
 	arrivals   map[string]*arrival // by delivery id
 	requests   map[string]int      // by receiver
 	refused    int                 // number of valid requests that the service refused
-	steps      int                 // number of publishers' requests that ended, and of requests that receivers got
+	steps      int                 // number of completed publisher requests, and of requests that receivers got
 	violations []string            // broken promises seen during the load
 }
 
@@ -152,7 +152,8 @@ func (c *Chaos) step() {
 	c.steps++
 }
 
-// AwaitSteps waits until the load has made n more steps. It returns false if the process ended first.
+// AwaitSteps waits until the load has made n more steps. It returns false if the process ends
+// first.
 func (c *Chaos) AwaitSteps(p *harness.Process, n int) bool {
 	c.tb.Helper()
 	alive, end := true, c.Steps()+n
@@ -177,8 +178,8 @@ func (c *Chaos) Settle(stop func()) {
 	c.drain()
 }
 
-// Run calls strike after random numbers of steps of the load, or while the service starts. It starts
-// the service again each time, and settles.
+// Run calls strike after random numbers of load steps, or while the service starts. It restarts the
+// service each time, and settles at the end.
 func (c *Chaos) Run(strikes int, strike func(*harness.Process)) {
 	c.tb.Helper()
 	in := c.Instance

@@ -110,7 +110,7 @@ func (a *audit) checkAcknowledged() {
 	}
 }
 
-// checkBatches checks that of the events published in one array all or none are stored.
+// checkBatches checks that of the events published in one array either all or none are stored.
 func (a *audit) checkBatches() {
 	for _, ids := range a.batches {
 		there := 0
@@ -161,8 +161,8 @@ func (a *audit) checkSubscription(p *Program, kind, subscription string) {
 	}
 }
 
-// checkEnd checks that a delivery has ended as its receiver makes it end, with no more
-// attempts than allowed.
+// checkEnd checks that a delivery has ended as its receiver determines, with no more attempts than
+// allowed.
 func (a *audit) checkEnd(d *harness.Delivery, kind string, seen *arrival) {
 	if d.AttemptsMade > webhook.MaxAttempts || seen.times > d.AttemptsMade {
 		a.fault("delivery %s arrived %d times, in %d attempts", d.ID, seen.times, d.AttemptsMade)
@@ -179,9 +179,9 @@ func (a *audit) checkEnd(d *harness.Delivery, kind string, seen *arrival) {
 	}
 }
 
-// checkEvents checks that a delivery's events are in the order of the log and are those
-// that arrived. It counts them in in, unless the delivery failed with several: these are sent again
-// one by one, in deliveries of their own.
+// checkEvents checks that a delivery's events are in log order and equal to the events that
+// arrived. It counts them in in, unless the delivery failed with several events, which the service
+// sends again one by one in new deliveries.
 func (a *audit) checkEvents(p *Program, d *harness.Delivery, subscription string, seen *arrival, in map[string]int) {
 	last := 0
 	var ids []string
@@ -205,8 +205,8 @@ func (a *audit) checkEvents(p *Program, d *harness.Delivery, subscription string
 	}
 }
 
-// sentAgain reports whether a delivery has failed with several events, which are sent again one by
-// one, in deliveries of their own.
+// sentAgain reports whether a delivery failed with several events, which the service sends again
+// one by one in new deliveries.
 func sentAgain(d *harness.Delivery) bool {
 	return d.Status == webhook.StatusFailed && len(d.Events) > 1
 }

@@ -124,8 +124,8 @@ func (c *Chaos) Delivered(id string) bool {
 	return false
 }
 
-// drain waits until every event in the log is in its deliveries and these have ended,
-// but at most [harness.Timeout]. Faults then finds what is wrong.
+// drain waits until every event in the log is in its deliveries and these have ended, but at most
+// [harness.Timeout]. Faults then finds any errors.
 func (c *Chaos) drain() {
 	c.tb.Helper()
 	deadline := time.After(harness.Timeout())

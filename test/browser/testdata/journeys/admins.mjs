@@ -1,8 +1,8 @@
 // serve
 // and without JavaScript
-// An owner invites a viewer, changes the role of that admin, ends the sessions and removes
-// the admin. A new role applies to the next request of a signed-in browser. No page offers
-// an action that the role does not allow.
+// An owner invites a viewer, changes that admin's role, ends the sessions and removes the admin. A
+// new role applies to the next request of a signed-in browser. No page offers an action that the
+// role does not allow.
 import { admin, base, check, done, waitForLoad, newPage, checkPage, javaScript, signIn, visit } from "./lib.mjs";
 
 const expectedErrors = ["the server responded with a status of 4"]; // the journey requests pages that respond with 4xx
@@ -29,7 +29,7 @@ check(!(await owner.content()).includes(invitationLink.pathname), "the link is s
 check(await owner.getByText("bo@example.com").first().isVisible(), "the invitation is in the list");
 await checkPage(owner);
 
-// Requesting the link, as the preview of a chat does, does not use it up.
+// Requesting the link, as a chat's preview does, does not use it up.
 const { page: bo } = await newPage({}, expectedErrors);
 for (let n = 0; n < 3; n++) check((await bo.request.get(invitationLink.href)).status() === 200, "the link still works");
 await visit(bo, invitationLink.pathname);

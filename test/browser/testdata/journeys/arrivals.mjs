@@ -56,8 +56,8 @@ if (!javaScript) {
   await visit(failedPage, "/deliveries?filter[status]=failed");
   check((await rowIds()).join() === liveOrder.join(), "live rows have the order of the list");
 
-  // A page may be newer than the start of its stream. The stream then repeats rows that the page
-  // has. They are not new, and the next delivery appears immediately.
+  // A page may be newer than the start of its stream. The stream then repeats rows that are already
+  // on the page. They are not new, and the next delivery appears immediately.
   const list = await context.newPage();
   const streams = [];
   list.on("request", (r) => { if (r.url().includes("/stream")) streams.push(r.headers()["last-event-id"]); });

@@ -1,7 +1,7 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h
 // and without JavaScript
-// An owner finds a change in the audit log by token, program, action and time, and gets from an
-// entry to its record. The page shows the newest hash, which the log on disk verifies.
+// An owner finds a change in the audit log by token, program, action and time, and follows an entry
+// to its record. The page shows the newest hash, which the log on disk verifies.
 import { admin, api, check, checkPage, data, done, runCommand, signIn, startReceiver, visit, waitForLoad } from "./lib.mjs";
 
 const receiver = await startReceiver(() => 204);
@@ -10,7 +10,7 @@ check(created.status === 201, "a subscription");
 const id = created.body.data.id;
 runCommand("token", "create", "--data", data, "--program", "other", "--user", "1", "--scope", "events.read");
 
-// The admin changes what the token created.
+// The admin changes the subscription that the token created.
 const { page } = await signIn();
 await visit(page, `/subscriptions/${id}`);
 await waitForLoad(page, () => page.getByRole("button", { name: "Pause" }).click());

@@ -77,7 +77,8 @@ await page.getByText("4 deliveries will be resent.").waitFor();
 await page.getByRole("link", { name: "Back", exact: true }).click();
 await page.waitForURL(/\/deliveries(\?|$)/);
 
-// Select all matching deliveries, also those of other pages. They are counted before the resend.
+// Select all matching deliveries, including those on other pages. They are counted before the
+// resend.
 await visit(page, "/deliveries?filter[status]=failed");
 const selectionBar = page.getByRole("group", { name: "Selected deliveries" });
 check(await selectionBar.isHidden(), "the selection bar is hidden while nothing is selected");
@@ -111,7 +112,7 @@ await visit(page, "/bulk-runs");
 check(await page.locator(`a[href="${new URL(runURL).pathname}"]`).count() === 1, "the bulk run is listed");
 await checkPage(page);
 
-// Page, API and metrics have the same counts.
+// Page, API and metrics show the same counts.
 const expectedSuccesses = failures + 1; // and the ping
 await until("the results", async () => await countOnPage(`filter[status]=success&filter[subscription_id]=${subscription}`) === expectedSuccesses);
 check(await countFromAPI("success") === expectedSuccesses, `${expectedSuccesses} successes in the API, got ${await countFromAPI("success")}`);
@@ -132,7 +133,7 @@ if (javaScript) { // Keyboard: Enter opens a row.
   await page.keyboard.press("j");
   await page.keyboard.press("Enter");
   await page.waitForURL(/\/deliveries\/[0-9a-f-]{36}$/);
-  await visit(page, "/deliveries"); // r resends the delivery of the row
+  await visit(page, "/deliveries"); // r resends the row's delivery
   await page.keyboard.press("j");
   const deliveryId = await page.evaluate(() => document.activeElement.closest("[data-row]").id.slice(2));
   await page.keyboard.press("r");

@@ -1,7 +1,7 @@
 // serve
 // and without JavaScript
-// The reference: every page is reached from the first, is readable on a phone and in the dark, has
-// itself as Markdown, and its examples can be copied as they are shown.
+// The reference: every page is reachable from the first, readable on a phone and in dark mode, and
+// available as Markdown, and its examples can be copied as shown.
 import { base, check, checkPage, copied, done, javaScript, newPage, visit } from "./lib.mjs";
 
 const { page } = await newPage();

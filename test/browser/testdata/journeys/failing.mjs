@@ -1,8 +1,8 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --rejecting-after 2
 // and without JavaScript
-// An endpoint rejects deliveries. An admin goes from the overview to the response that says
-// why, probes the endpoint and resends the failed deliveries. The subscription page
-// updates without a reload.
+// An endpoint rejects deliveries. An admin goes from the overview to the response that explains
+// why, probes the endpoint and resends the failed deliveries. The subscription page updates without
+// a reload.
 import { api, check, copied, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
 
 let status = 401;
@@ -25,7 +25,7 @@ await visit(page, "/");
 const incidentCard = page.locator("#overview-incidents .incident");
 check((await incidentCard.innerText()).includes("Partner X") && (await incidentCard.innerText()).includes("401 Unauthorized"), "the overview shows the incident");
 await checkPage(page);
-// A probe shows its result in the row. Keys act on the row that has the focus, which stays there.
+// A probe shows its result in the row. Keys act on the focused row, and the focus stays there.
 if (javaScript) {
   await page.keyboard.press("j");
   await page.keyboard.press("p");
@@ -91,7 +91,7 @@ await until("the entry in the timeline", async () => {
 });
 await checkPage(page);
 
-// The message for the partner gets a portal link, and is copied with it.
+// The message for the partner gets a portal link, and the button copies both.
 const addLink = () => page.getByRole("button", { name: "Copy with a link to view" }).click();
 await (javaScript ? addLink() : waitForLoad(page, addLink));
 const withLink = page.locator("#partner-message", { hasText: "/portal/link/" });

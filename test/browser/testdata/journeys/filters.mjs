@@ -1,9 +1,9 @@
 // serve --allow-http --allow-destination 127.0.0.1/32
 // and without JavaScript
 // and in Firefox
-// An admin gives a subscription a filter: builds it from the fields of the event, sees what it would
-// have sent and what is wrong, changes its JSON, and saves it. Without JavaScript the JSON is tested by
-// a button.
+// An admin gives a subscription a filter: builds it from the event's fields, sees what it would
+// have sent and its errors, changes its JSON, and saves it. Without JavaScript a button tests the
+// JSON.
 import { api, base, check, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
 
 const { page } = await signIn({ viewport: { width: 1280, height: 900 } });
@@ -51,7 +51,7 @@ if (javaScript) {
   check(await page.evaluate(() => document.activeElement.dataset.key) === "content_updated add", "the focus goes to the nearest control");
   await until("the count of one", async () => (await field.inputValue()).match(/path/g).length === 1);
 
-  // The JSON and the conditions are one thing. Large numbers stay as they are.
+  // The JSON and the conditions represent the same filters. Large numbers stay unchanged.
   await field.fill('{"content_updated": {"all": [{"path": "content_id", "op": "in", "value": [9007199254740993, 3]}]}}');
   await until("the conditions of the JSON", async () => await control("0 value").inputValue() === "9007199254740993, 3");
   await control("0 value").fill("9007199254740993, 3, 4");
@@ -60,7 +60,7 @@ if (javaScript) {
   await field.fill('{"content_updated": {"not": {"path": "content_id", "op": "eq", "value": 3}}}');
   await page.getByText("This filter has groups of conditions.").waitFor();
 
-  // What cannot be read is not lost by the conditions of the rest. Strings stay strings.
+  // The conditions do not lose what they cannot represent. Strings stay strings.
   await field.fill('{"content_updated": {"all": [{"path": "id", "op": "in", "value": ["a, b", "7"]}]}, "content_published": {"all": []}}');
   await until("no conditions", async () => !await page.locator("[data-filter-rows]").isVisible());
   await field.fill('{"content_updated": {"all": [{"path": "id", "op": "in", "value": ["a, b", "7"]}]}}');
@@ -70,7 +70,7 @@ if (javaScript) {
   await field.fill('{"content_updated": {"all": [{"path": "id", "op": "in", "value": ["typed"]}]}}');
   check(await page.locator("[data-filter-rows]").evaluate((rows) => rows.inert), "the conditions cannot change a text that they do not stand for");
 
-  // A type with free-form objects takes any path, and suggests those that it knows.
+  // A type with free-form objects accepts any path, and suggests known ones.
   await page.check("#events input[value=user_notification_created]");
   await page.selectOption("[data-key=offer]", "user_notification_created");
   await page.getByRole("button", { name: "Add filter" }).click();

@@ -61,7 +61,7 @@ const request = tests().at(-1);
 check(request.headers["x-service-test"] === "true", "the request is marked as a test");
 await checkPage(page);
 
-// A list finds a subscription by its name; deliveries are filtered by the name of one.
+// A list finds a subscription by its name; deliveries can be filtered by a subscription's name.
 await visit(page, "/subscriptions");
 await page.fill("#filter-search", "streaming");
 await waitForLoad(page, () => page.press("#filter-search", "Enter"));
@@ -82,7 +82,8 @@ check(decodeURIComponent(page.url()) === `${base}/deliveries?filter[subscription
 check((await page.locator(".chips").innerText()).includes("Subscription: Partner X, streaming"), "the chip has the name");
 await checkPage(page);
 
-// A bar of the histogram sets the time range of the list: in the chart, or in its table without JavaScript.
+// A bar of the histogram sets the time range of the list: in the chart, or in its table without
+// JavaScript.
 await until("statistics", async () => {
   await visit(page, "/deliveries?span=1h");
   return page.locator("figure[data-pick]").count();

@@ -1,8 +1,7 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h
 // and without JavaScript
-// From an empty database to a delivered test event by clicks alone. The checklist of the
-// overview leads through a token for a program, a subscription and a test event, and then
-// disappears.
+// From an empty database to a delivered test event by clicks alone. The overview's checklist leads
+// through a token for a program, a subscription and a test event, and then disappears.
 import { base, check, done, waitForLoad, startupLink, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
 
 const server = await startReceiver(() => ({ status: 200, headers: { "Content-Type": "text/plain" }, body: "thank you\n" }));
@@ -22,7 +21,8 @@ check(commands.length === 4 && commands.slice(0, 2).every((c) => c.includes("--d
 check(commands.slice(2).every((c) => c.includes("--cacert ") && c.includes(`${base}/v2/`) && c.includes("Bearer $TOKEN")), "the requests name the certificate, the URL and the token");
 check(!commands[2].includes('"ping"') && commands[2].includes("content_published"), "the example subscribes to content_published");
 
-// Create a program by its first token. The token is shown once, with a button that copies it.
+// Create a program by creating its first token. The token is shown once, with a button that copies
+// it.
 await waitForLoad(page, () => click(checklist.locator("a.primary")));
 check(await page.locator("input[name=scope]:checked").count() === 4, "the scopes of a program are preselected");
 await page.fill("#program", "acme");
@@ -49,7 +49,7 @@ await click(checklist.locator("a.primary"));
 await page.waitForURL(/\/subscriptions\/[^/]+#test$/);
 await page.selectOption("#test-name", "content_published");
 await click(page.getByRole("button", { name: "Send test event" }));
-const result = page.locator(javaScript ? "#tested" : "#ping"); // next to the button, or on a page of its own
+const result = page.locator(javaScript ? "#tested" : "#ping"); // next to the button, or on a separate page
 await result.getByText("200").waitFor();
 check(javaScript || (await result.innerText()).includes("thank you"), "the page shows the response");
 const testRequest = server.requests.at(-1);

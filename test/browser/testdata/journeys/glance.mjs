@@ -1,6 +1,7 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --retry-jitter 0
-// A glance at some pages, light and wide: each passes axe, does not overflow and logs no error. The
-// only journey of TestBrowser with -short; the tour visits every page, in every theme and width.
+// A glance at some pages, light and wide: each passes axe, does not overflow and logs no error.
+// With -short, TestBrowser runs only this journey; the tour visits every page, in every theme and
+// width.
 import { api, check, checkAsShown, done, runCommand, data, signIn, startReceiver, until, visit } from "./lib.mjs";
 
 const { page } = await signIn();

@@ -14,9 +14,9 @@
 //   await restart();                             // the service, on the same data
 //   await copied(page, (text) => …);             // what the page put into the clipboard
 //
-// A journey must not depend on the speed of the machine. It waits for conditions, up to
-// timeout. What happens between two of its steps is caused by the journey, never by a
-// schedule in seconds: see startManualReceiver.
+// A journey must not depend on the speed of the machine. It waits for conditions, up to timeout.
+// Whatever happens between two of its steps is caused by the journey, never by a schedule in
+// seconds: see startManualReceiver.
 //
 // javaScript says whether this journey's browsers run JavaScript; TestBrowser can run a
 // journey with and without. Console errors, exceptions and violations of the Content
@@ -203,9 +203,9 @@ const axeContrast = { resultTypes: ["violations"], preload: false, runOnly: { ty
 
 const describeViolation = (v) => `${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target.join(" ")}: ${n.failureSummary}`).join("; ")}`;
 
-// axeProblems returns the problems that axe finds in a page, light and dark, narrow and
-// wide. findViolations runs axe for a colour scheme: a dark page has the same structure as
-// the light one, so only its colours need a check.
+// axeProblems returns the problems that axe finds in a page, light and dark, narrow and wide.
+// findViolations runs axe for a colour scheme: a dark page has the same structure as the light one,
+// so only its colours need a check.
 const axeProblems = async (page, findViolations) => {
   if (!await page.evaluate(() => window.axe)) await page.evaluate(axe);
   return layoutProblems(page, async (width) => {
@@ -220,15 +220,15 @@ const axeProblems = async (page, findViolations) => {
   });
 };
 
-// checkPage checks a page with axe and its layout, light and dark, narrow and wide. It leaves
-// the page wide and light. disabledRules are rules of axe that do not apply there. axe is a
-// script, and Firefox's colour scheme cannot be chosen: there only the layout is checked.
+// checkPage checks a page with axe and its layout, light and dark, narrow and wide. It leaves the
+// page wide and light. disabledRules are axe rules that do not apply to the page. axe is a script,
+// and Firefox's colour scheme cannot be selected, so in Firefox checkPage checks only the layout.
 export async function checkPage(page, disabledRules = []) {
   if (inFirefox || contextsWithoutJavaScript.has(page.context())) return throwProblems(page, await layoutProblems(page));
   throwProblems(page, await axeProblems(page, (scheme) => page.evaluate(async (o) => (await axe.run(o)).violations, scheme === "light" ? axeRules(disabledRules) : axeContrast)));
 }
 
-// checkAsShown checks a page with axe and its layout at the viewport and in the colours that it has.
+// checkAsShown checks a page with axe and its layout, at its current viewport and colours.
 export async function checkAsShown(page) {
   const problems = await pageOverflow(page) > 0 ? ["wider than the viewport"] : [];
   await page.evaluate(axe);
@@ -236,8 +236,8 @@ export async function checkAsShown(page) {
   throwProblems(page, [...problems, ...violations.map(describeViolation)]);
 }
 
-// copied waits until the clipboard has a text that is good, and keeps the focus where it is. In
-// Firefox no page may read the clipboard, so the text is pasted.
+// copied waits until the clipboard contains a text that is good, and keeps the focus. In Firefox no
+// page may read the clipboard, so copied pastes the text.
 export async function copied(page, good) {
   if (!inFirefox) await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
   await until("the text in the clipboard", async () => {
@@ -262,11 +262,10 @@ export async function copied(page, good) {
 
 const checkedParts = new Set(); // names of pages and signatures of elements that axe has checked
 
-// checkNewParts does what checkPage does if the page has something that axe has not checked
-// in this journey: another name, such as a route, or an element whose signature is new. The
-// signature is the name, classes, role and state of an element and its ancestors. Contrast
-// is checked for new elements alone. If nothing is new, only the layout is checked. It
-// returns whether axe ran.
+// checkNewParts does what checkPage does if the page contains something that axe has not checked in
+// this journey: another name, such as a route, or an element whose signature is new. The signature
+// is the name, classes, role and state of an element and its ancestors. Contrast is checked only
+// for new elements. If nothing is new, only the layout is checked. It returns whether axe ran.
 export async function checkNewParts(page, name) {
   const parts = await page.evaluate(() => {
     const attributes = ["type", "role", "aria-hidden", "aria-invalid", "aria-expanded", "aria-pressed", "aria-current", "data-state", "hidden", "open", "disabled"];
@@ -317,9 +316,9 @@ export async function api(method, to, body) {
   return { status: response.status, body: await response.json() };
 }
 
-// startReceiver starts a receiver on loopback. respond returns the response to a request: a
-// status, or {status, headers, body}, or a promise of one. A subscription to it needs
-// --allow-http and --allow-destination 127.0.0.1.
+// startReceiver starts a receiver on loopback. respond returns the response to a request: a status,
+// or {status, headers, body}, or a promise of either. A subscription to it needs --allow-http and
+// --allow-destination 127.0.0.1.
 export async function startReceiver(respond) {
   const requests = [];
   const server = http.createServer((req, res) => {
@@ -361,7 +360,7 @@ export async function startManualReceiver() {
   };
 }
 
-// openGallery opens a page with every component of the admin UI, as if the service had it.
+// openGallery opens a page with every component of the admin UI, as if the service served it.
 export async function openGallery(page) {
   const overview = await page.request.get(`${base}/`);
   const html = await overview.text();

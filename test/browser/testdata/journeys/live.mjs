@@ -14,7 +14,7 @@ const created = await api("POST", "/v2/webhooks/subscriptions", { url: server.ur
 check(created.status === 201, `a subscription is created, got ${JSON.stringify(created.body)}`);
 await listPage.waitForSelector("[data-live-list] tr");
 let n = 0;
-const publish = async () => { // and wait for the first attempt
+const publish = async () => { // and waits for the first attempt
   const attemptsBefore = server.attempts().length;
   const response = await api("POST", "/v2/events", { name: "content_deleted", version: "1", content_id: ++n });
   check(response.status === 201, `an event is accepted, got status ${response.status}`);
@@ -39,8 +39,8 @@ const attemptNumber = async () => (await attempts.innerText()).match(/Attempt (\
 check(await attemptNumber() === "1" && await steps.count() === 0, "the first attempt is in flight");
 check((await details.innerText()).includes("not yet"), "the delivery is not completed");
 
-// Two attempts fail. The part of the page that has the focus does not change while an admin
-// reads or presses it. It is updated when the focus leaves.
+// Two attempts fail. The focused part of the page does not change while an admin reads or presses
+// it. It is updated once the focus leaves.
 await deliveryPage.locator("#record a", { hasText: "Resend" }).focus();
 await server.respond(503);
 await until("the second attempt on the delivery page", async () => await attemptNumber() === "2");
@@ -58,7 +58,7 @@ check((await row.innerHTML()).includes("3 of 5 attempts"), "the third attempt su
 check(await row.count() === 1, "the row was updated in place");
 await until("the completion on the delivery page", async () => !(await details.innerText()).includes("not yet"));
 await until("the third response", async () => await steps.count() === 2);
-// An announcement takes 2 s. That of an update which the focus holds back must not be lost.
+// An announcement takes 2 s. The announcement of an update that the focus delays must not be lost.
 await deliveryPage.waitForTimeout(2500);
 const announced = async () => (await deliveryPage.locator("[data-live-status]").textContent()) === "Updated: success";
 check(!await announced(), "an update that waits is not announced");
@@ -90,8 +90,7 @@ check(await toggle.getAttribute("aria-pressed") === "true", "the list is still p
 await toggle.click();
 check(await toggle.getAttribute("aria-pressed") === "false", "the list is live again");
 
-// A paused page of a delivery does not change either. Three attempts fail; the fourth is due
-// in an hour.
+// A paused delivery page does not change. Three attempts fail; the fourth is due in an hour.
 server.respondAlways(undefined);
 await publish();
 await until("the row of the delivery", async () => await row.count() === 4);
@@ -105,7 +104,7 @@ check(await attemptNumber() === "1", "the paused page did not change");
 await deliveryPage.click("[data-live-toggle]");
 await until("all three attempts on the page", async () => await steps.count() === 1 && (await steps.textContent()).includes("1–3"));
 
-// A hidden tab closes the stream. A visible one resumes it after the last id.
+// A hidden tab closes the stream. A visible one resumes it after the last ID.
 const streamRequests = [];
 listPage.on("request", (r) => r.url().includes("/deliveries/stream") && streamRequests.push(r));
 const setHidden = (hidden) => listPage.evaluate((value) => {

@@ -1,5 +1,5 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --rejecting-after 1
-// What every page has in common: few font sizes, paddings, gaps, radii and heights of controls, and
+// What all pages have in common: few font sizes, paddings, gaps, radii and heights of controls, and
 // what is visible without scrolling, with 13 open incidents and 41 subscriptions.
 import { api, check, done, runCommand, data, signIn, startReceiver, until, visit } from "./lib.mjs";
 
@@ -31,10 +31,11 @@ const at = async (width, height, path) => {
   await visit(page, path);
 };
 const heights = (selector) => page.locator(selector).evaluateAll((all) => [...new Set(all.map((e) => Math.round(e.getBoundingClientRect().height)))]);
-// visible returns how many elements are wholly within the viewport.
+// visible returns how many elements are entirely within the viewport.
 const visible = async (selector) => (await page.locator(selector).first().waitFor(), page.locator(selector).evaluateAll((all) => all.filter((e) => e.getBoundingClientRect().height > 0 && e.getBoundingClientRect().bottom <= innerHeight).length));
 
-// The overview is one screen: six incidents, then the number of the others, the chart, the responses.
+// The overview fits one screen: six incidents, then the number of the others, the chart, the
+// responses.
 await at(1440, 900, "/");
 check(await page.locator("h1").innerText() === `${incidents} endpoints need attention`, "the page begins with the conclusion");
 check(await page.locator("#service-status").innerText().then((text) => text.includes(`${incidents} incidents`)), "the bar has the number of incidents");

@@ -9,7 +9,7 @@ import { api, check, copied, done, inFirefox, javaScript, signIn, startReceiver,
 
 let published = 0;
 
-// breakEndpoint subscribes an endpoint that rejects two events, and for which a third waits.
+// breakEndpoint subscribes an endpoint that rejects two events and keeps a third waiting.
 async function breakEndpoint(name) {
   let works = false;
   const delivered = new Set();
@@ -36,7 +36,7 @@ async function breakEndpoint(name) {
   events.push(await publish());
   return {
     repair: () => { works = true; },
-    // mended waits until the endpoint has all events.
+    // mended waits until the endpoint has received all events.
     mended: async () => {
       await until("all events", () => events.every((id) => delivered.has(id)));
       await until("the recovery", async () => (await api("GET", path)).body.data.status === "healthy");
@@ -49,7 +49,7 @@ const incidentOf = (page, name) => page.locator("#overview-incidents .incident",
 const seesWhy = async (row) => check((await row.innerText()).includes("401 Unauthorized"), "the row says why");
 const hasMessage = (page) => copied(page, (text) => text.includes("401"));
 
-// The admin with a mouse, or with a finger on a phone.
+// The admin uses a mouse, or a finger on a phone.
 async function byPointer(page, name, endpoint) {
   let presses = 0;
   const press = (target) => { presses++; return target.click(); };

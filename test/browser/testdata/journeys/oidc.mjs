@@ -1,7 +1,7 @@
 // serve --oidc-issuer $PROVIDER --oidc-client-id public --oidc-name Corp --oidc-role groups=staff:viewer --oidc-role groups=ops:operator
 // and without JavaScript
-// Admins sign in through an OpenID Connect provider. Without a group there is no role. A
-// viewer cannot change anything. The owner's password is the way back in.
+// Admins sign in through an OpenID Connect provider. A user without a group gets no role. A viewer
+// cannot change anything. The owner can still sign in with the password.
 import { admin, base, check, checkPage, done, newPage, signIn, visit, waitForLoad } from "./lib.mjs";
 
 const provider = process.env.PROVIDER;
@@ -12,7 +12,7 @@ const setGroups = async (user, ...groups) => {
 const expectedErrors = ["the server responded with a status of 4"]; // the journey requests pages that respond with 4xx
 const clickButton = (page, name) => waitForLoad(page, () => page.getByRole("button", { name, exact: true }).first().click());
 
-// logIn fills in the page of the provider.
+// logIn fills in the provider's page.
 const logIn = async (page, user) => {
   check(page.url().startsWith(`${provider}/login/`), `the page of the provider, got ${page.url()}`);
   await page.fill("#username", user);
@@ -27,14 +27,14 @@ const signInThroughProvider = async (page, user) => {
 const { page: owner } = await signIn({}, expectedErrors); // creates the admin
 const { context, page } = await newPage({}, expectedErrors);
 
-// Without a group there is no role.
+// A user without a group gets no role.
 await visit(page, "/deliveries", 401);
 await checkPage(page);
 await signInThroughProvider(page, "ana");
 await page.getByRole("heading", { name: "No role for this account" }).waitFor();
 await checkPage(page);
 
-// With one, the browser gets to the page that was asked for. A viewer has no forms.
+// With a group, the browser gets to the requested page. A viewer sees no forms.
 await setGroups("ana", "staff");
 await visit(page, "/deliveries", 401);
 await signInThroughProvider(page, "ana");
@@ -55,7 +55,7 @@ await page.goBack(); // the response with the code is not in the history, and wo
 await visit(owner, "/admins");
 check((await owner.locator("tr[data-row]", { hasText: "ana@example.com" }).textContent()).includes("OpenID Connect"), "ana signs in with OpenID Connect");
 
-// The password of the owner is the way back in.
+// The owner can still sign in with the password.
 const { page: back } = await newPage({}, expectedErrors);
 await visit(back, "/admins", 401);
 await back.fill("#email", admin.email);

@@ -1,7 +1,7 @@
 // serve
-// Passkeys: an admin adds one, signs out, signs in with it without an email, and removes
-// it. The authenticator is the virtual one of Chromium. What was signed cannot be sent
-// again, and at an IP address the page says why there are no passkeys.
+// Passkeys: an admin adds one, signs out, signs in with it without an email, and removes it. The
+// authenticator is Chromium's virtual one. A signed response cannot be sent again, and at an IP
+// address the page says why passkeys are unavailable.
 import { admin, base, check, checkPage, done, newPage, signIn, until, waitForLoad, visit } from "./lib.mjs";
 
 const expectedErrors = ["the server responded with a status of 401", "the server responded with a status of 422", "the server responded with a status of 403"];
@@ -41,14 +41,14 @@ check((await row.textContent()).includes("localhost") && (await row.textContent(
 check((await stored()).length === 1 && (await stored())[0].isResidentCredential, "the authenticator keeps a passkey that names its user");
 await checkPage(page);
 
-// One device has one passkey for an account.
+// A device holds one passkey per account.
 await page.fill("#passkey-password", admin.password);
 await waitForLoad(page, () => page.getByRole("button", { name: "Add passkey" }).click());
 await page.getByRole("button", { name: "Create passkey" }).click();
 await page.getByText("This device already has a passkey for your account.").waitFor();
 await page.goto(`${home}/account`);
 
-// signOut ends at the page to sign in. The device waits for its user there.
+// signOut ends on the sign-in page, where the device waits for its user.
 const signOut = async () => {
   await device.send("WebAuthn.setAutomaticPresenceSimulation", { authenticatorId, enabled: false });
   await page.click("button[popovertarget=account]");
@@ -75,13 +75,13 @@ await page.goto(`${home}/account`);
 check(!(await page.locator("tr[data-row]", { hasText: "Laptop" }).textContent()).includes("never"), "the passkey was used");
 check(!new URLSearchParams(sent.body).has("password"), "no password is sent");
 
-// What was sent works once, even in the same browser.
+// A sent response works once, even in the same browser.
 const again = await (await newPage({}, expectedErrors)).context.request.post(`${home}/sign-in/passkey`, {
   headers: { "Content-Type": "application/x-www-form-urlencoded", Cookie: sent.cookie }, data: sent.body, maxRedirects: 0,
 });
 check(again.status() === 401 && (await again.text()).includes("The response of the passkey is not valid"), `a replay is refused, got ${again.status()}`);
 
-// A passkey that was removed is unknown.
+// A removed passkey is unknown.
 const credential = (await stored())[0];
 await waitForLoad(page, () => page.locator("tr[data-row]", { hasText: "Laptop" }).getByRole("button").click());
 await page.getByText("Removed the passkey Laptop.").waitFor();
@@ -94,7 +94,7 @@ check(page.url() === `${home}/sign-in/passkey`, "and nobody is signed in");
 
 // Without a passkey the browser says so, and the password works.
 await device.send("WebAuthn.clearCredentials", { authenticatorId });
-await page.waitForLoadState("networkidle"); // what the refused sign-in still loads would abort the next page
+await page.waitForLoadState("networkidle"); // requests of the refused sign-in would abort the next page
 await page.goto(`${home}/sign-in`);
 await page.getByRole("button", { name: "Sign in with a passkey" }).click();
 await page.getByText("No passkey was used").waitFor();

@@ -1,9 +1,9 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h --retry-jitter 0 --portal-name Intranet
 // and without JavaScript
 // and in Firefox
-// A partner with nothing but a link gets to a verified webhook, and uses every page of the portal:
-// with JavaScript by keyboard on a desktop, without it on a phone. Other sites, admins and old
-// links get nothing.
+// A partner with only a link gets to a verified webhook, and uses every page of the portal: with
+// JavaScript by keyboard on a desktop, without it on a phone. Other sites, admins and old links get
+// nothing.
 import { execFileSync } from "node:child_process";
 import { createHmac } from "node:crypto";
 import fs from "node:fs";
@@ -20,7 +20,7 @@ const inspect = async (page, name) => {
   if (page !== owner) await page.setViewportSize(viewport);
 };
 
-// press activates a control: by Tab and Enter, or by a tap. It counts what a partner does.
+// press activates a control: by Tab and Enter, or by a tap. It counts the partner's actions.
 let actions = 0;
 const press = async (page, selector) => {
   actions++;
@@ -39,7 +39,7 @@ const section = async (page, to) => {
   await load(page, `nav#pages a[href='/portal${to}']`);
 };
 
-// The admin makes a link on the program page.
+// The admin creates a link on the program page.
 runCommand("token", "create", "--data", data, "--program", "acme", "--user", "1", "--scope", "events.read");
 const { page: owner } = await signIn({}, expectedErrors);
 await visit(owner, "/programs/acme");
@@ -55,7 +55,7 @@ const link = await createLink();
 check(link.startsWith(`${base}/portal/link/`), `a link, got ${link}`);
 await inspect(owner, "a new link");
 
-// Looking at the link uses nothing up.
+// Opening the link does not use it up.
 const { page: partner, context } = await openPage();
 for (let i = 0; i < 2; i++) check((await partner.goto(link)).status() === 200, "the link is open");
 check((await context.cookies()).length === 0, "no cookie yet");
@@ -95,7 +95,8 @@ const subscription = new URL(partner.url()).pathname;
 const id = subscription.split("/").pop();
 await inspect(partner, "subscription");
 
-// Send a test event, which the receiver rejects. The delivery says why, and is resent.
+// Send a test event, which the receiver rejects. The delivery page says why, and the partner
+// resends the delivery.
 status = 422;
 if (javaScript) {
   await tabTo(partner, "#test-name");
@@ -112,7 +113,7 @@ const mainText = async () => (await partner.locator("main").innerText()).replace
 check((await mainText()).includes("The endpoint rejected the payload (422)."), "the page says what to do");
 await inspect(partner, "a failed delivery");
 
-// An event is rejected too. The partner finds it in the log, and resends its delivery.
+// The receiver also rejects an event. The partner finds it in the log, and resends its delivery.
 check((await api("POST", "/v2/events", { name: "content_deleted", version: "1", content_id: 4711 })).status === 201, "an event");
 await until("the event", () => receiver.requests.length === 3);
 await section(partner, "/events");
@@ -144,7 +145,7 @@ await load(partner, "main button:has-text('Replay 1 event')");
 await until("the replayed event", () => receiver.requests.length === 5);
 await inspect(partner, "replays");
 
-// The code that verifies a signature has the last delivery, and runs.
+// The code that verifies a signature contains the last delivery, and runs.
 if (inFirefox) await visit(partner, subscription); // from the end of a page, Tab leads out of it
 await section(partner, "/deliveries");
 await inspect(partner, "deliveries");
@@ -167,7 +168,7 @@ const runExample = async (secret) => {
 check(await runExample(secret) === "valid: true", "the program verifies the delivery");
 check(await runExample("whsec_" + Buffer.alloc(32).toString("base64")) === "valid: false", "the program refuses another secret");
 
-// A session of the portal opens no page of the admins, and an admin's none of the portal.
+// A portal session opens no admin page, and an admin session no portal page.
 await visit(partner, "/subscriptions", 401);
 await visit(owner, "/portal/subscriptions", 401);
 const sameSecret = (name, value) => ({ name, value, url: base, secure: true, httpOnly: true });
@@ -176,8 +177,8 @@ await crossedContext.addCookies([sameSecret("__Host-session", cookie.value), sam
 for (const to of ["/subscriptions", "/portal/subscriptions"]) await visit(crossed, to, 401);
 await crossed.close();
 
-// The portal may be embedded by an origin of the program, and by no other. No site may embed
-// admin pages, and none may send forms to the portal, not even that which embeds it.
+// Origins of the program may embed the portal, and no others. No site may embed admin pages, and no
+// site, not even the embedding one, may send forms to the portal.
 const embedder = "https://app.example.com";
 await visit(owner, "/programs/acme/portal");
 await owner.fill("#origins", embedder);
@@ -246,7 +247,7 @@ await inspect(partner, "delete");
 await load(partner, "main form button.danger");
 check((await api("GET", `/v2/webhooks/subscriptions/${id}`)).status === 404, "the subscription is deleted");
 
-// A partner who may only view has no forms.
+// A partner with view access sees no forms.
 const { page: reader } = await openPage();
 await reader.goto(runCommand("portal-link", "--data", data, "--program", "acme"));
 await waitForLoad(reader, () => reader.getByRole("button", { name: "Continue" }).click());
@@ -254,7 +255,7 @@ check(await reader.locator("main form[method=post], main a[href$='/new']").count
 await visit(reader, "/portal/subscriptions/new", 403);
 await inspect(reader, "not allowed");
 
-// A link that was used, that has expired, or that never was: one page, which tells nothing.
+// A link that was used, has expired or never existed: the same page, which reveals nothing.
 const openLink = await createLink();
 await press(partner, "button[popovertarget=account]");
 await load(partner, "#account .leave button");

@@ -1,8 +1,7 @@
 // serve --allow-http --allow-destination 127.0.0.1/32 --retry-schedule 1h,1h,1h,1h
 // and without JavaScript
-// An owner creates a program with a limit, and a token and a subscription in it, sees its health
-// in numbers, changes its limits, revokes the token and erases the program, whose id has to be
-// typed.
+// An owner creates a program with a limit, and a token and a subscription in it, sees its health in
+// numbers, changes its limits, revokes the token and erases the program after typing its ID.
 import { api, base, check, checkPage, done, signIn, startReceiver, until, visit, waitForLoad } from "./lib.mjs";
 
 const server = await startReceiver(() => ({ status: 200, headers: { "Content-Type": "text/plain" }, body: "ok\n" }));
@@ -30,7 +29,7 @@ check(new URL(page.url()).pathname === "/programs/contoso", `the program page, n
 check((await main.innerText()).includes("Program created."), "it says so");
 await checkPage(page);
 
-// A token of the program, which works.
+// A token of the program works.
 await open("New token");
 check(await page.inputValue("#program") === "contoso", "the program is chosen");
 await page.fill("#user", "backend");
@@ -44,7 +43,7 @@ await page.fill("#url", `${server.url}in`);
 await page.check("[data-picker] input[value=content_published]");
 await press("Create subscription");
 const example = (await (await send("GET", "/v2/event_types/content_published")).json()).data.example;
-delete example.id; // its own is given
+delete example.id; // the form gives it another
 check((await send("POST", "/v2/events", example)).status === 201, "the token publishes");
 await until("the delivery", () => server.requests.some((r) => r.body.includes("content_published")));
 await visit(page, "/programs/contoso");
@@ -54,7 +53,7 @@ check((await page.locator("#program-tokens").innerText()).includes("backend"), "
 check((await page.locator("#export pre").textContent()).includes("program export contoso "), "the command that exports it");
 await checkPage(page);
 
-// New limits, over the form.
+// Change the limits in the form.
 await open("Edit");
 check(await page.inputValue("#rate-limit") === "600" && await page.inputValue("#max-subscriptions") === "", "the form has the limits");
 await page.fill("#rate-limit", "");
@@ -64,7 +63,7 @@ await press("Save");
 check((await send("POST", "/v2/webhooks/subscriptions", { url: `${server.url}second`, events: [{ name: "content_published" }] })).status >= 400, "the limit of subscriptions applies at once");
 
 // Search by a part of the name.
-await api("GET", "/v2/token"); // with its token it creates the program acme
+await api("GET", "/v2/token"); // its token creates the program acme
 await visit(page, "/programs");
 check(await page.locator("tr[data-row]").count() >= 2, "both programs are listed");
 await checkPage(page);
@@ -72,7 +71,7 @@ await visit(page, "/programs?filter[program_name]=luxem");
 check(await page.locator("tr[data-row]").count() === 1 && (await main.innerText()).includes("Contoso, The Netherlands"), "found by a part of the name");
 check((await page.locator("tr[data-row]").innerText()).includes("1 subscriptions, 4 in flight"), "the limits are in the list");
 
-// A narrow screen shows the name, too.
+// A narrow screen shows the name as well.
 const size = page.viewportSize();
 await page.setViewportSize({ width: 360, height: 800 });
 for (const to of ["/programs?filter[program_name]=luxem", "/subscriptions"]) {
@@ -92,7 +91,7 @@ await open("contoso");
 check((await page.locator("#program-tokens").innerText()).includes("No valid tokens."), "no token is left");
 await checkPage(page);
 
-// It is erased when its id was typed.
+// The program is erased once its ID was typed.
 await open("Erase");
 await checkPage(page);
 await page.fill("#confirm", "Contoso");

@@ -1,7 +1,7 @@
 // serve --allow-http --allow-destination 127.0.0.1/32
 // and without JavaScript
-// An admin picks a time range in the histogram of deliveries: by dragging, by clicking a bar,
-// with the keyboard, and by a link of its table.
+// An admin picks a time range in the histogram of deliveries: by dragging, by clicking a bar, with
+// the keyboard, and by a link in its table.
 import { api, check, done, waitForLoad, checkPage, startReceiver, javaScript, signIn, until, visit } from "./lib.mjs";
 
 const { page } = await signIn();

@@ -102,7 +102,7 @@ await until("a count of matching rows", async () => await showButton.isVisible()
 // Without load, rows appear immediately again.
 stopped = true;
 await publisher;
-// The backlog ends when the newest delivery stays the same, and none is pending.
+// The backlog is gone when the newest delivery stays the same and none is pending.
 const newest = async () => (await api("GET", "/v2/deliveries?page[size]=1&sort=-created_at")).body;
 let last = "";
 let since = Date.now();

@@ -1,8 +1,8 @@
 // serve --allow-http --allow-destination 127.0.0.1/32
 // and without JavaScript
 // A session ends when the admin signs out, revokes it or changes the password, after two idle
-// hours, and twelve hours after it began. An open page then asks to sign in. Its live stream
-// does not count as activity.
+// hours, and twelve hours after it began. An open page then asks to sign in. Its live stream does
+// not count as activity.
 import { admin, api, base, check, done, newPage, startReceiver, restart, javaScript, signIn, until, visit } from "./lib.mjs";
 
 const expectedErrors = ["the server responded with a status of 401", "the server responded with a status of 422", "net::ERR_", "htmx:sse:error", "htmx:error: Failed to fetch"]; // sessions end, and the service restarts

@@ -13,7 +13,7 @@ const typeInto = async (field, text) => {
 const submit = () => Promise.all([page.waitForEvent("load"), page.keyboard.press("Enter")]);
 const title = () => page.locator("h1").textContent();
 
-// The first admin needs the link. The form says what is wrong.
+// Creating the first admin requires the link. The form shows its errors.
 await page.goto(`${base}/deliveries`);
 check(await page.getByText("No admin yet").count() === 1, "the page says that there is no admin");
 await checkPage(page);

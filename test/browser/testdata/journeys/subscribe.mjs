@@ -123,7 +123,8 @@ for (const [status, result] of [[503, "retrying"], [404, "failed"], [200, "succe
 }
 await checkPage(page);
 
-// No page, header or download has the secret, the query of the URL or the authorization header.
+// No page, header or download contains the secret, the query of the URL or the authorization
+// header.
 const secrets = [secret, secret.slice(6), "query-of-the-partner", "of-the-partner"];
 const checkNoSecrets = (location, text) => secrets.forEach((s) => check(!text.includes(s), `${location} has no secret`));
 const delivery = await page.locator("#ping a[href^='/deliveries/']").getAttribute("href");

@@ -136,7 +136,7 @@ await new Promise((ready) => server.listen(0, "127.0.0.1", ready));
 server.unref();
 const origin = `http://127.0.0.1:${server.address().port}`;
 
-// IDs of programs and users have letters, digits, dots and hyphens only, but can be long.
+// IDs of programs and users contain only letters, digits, dots and hyphens, but can be long.
 const program = "p".repeat(64);
 runCommand("token", "create", "--data", data, "--program", program, "--user", "u".repeat(64), "--scope", "webhooks.read", "--name", `${rlo}<script>alert(1)</script>\u0001${"W".repeat(120)}`);
 const email = `o'brien&lt!--\${{${"w".repeat(200)}}}@example.com`;
@@ -260,7 +260,7 @@ await page.evaluate((text) => fetch(`/find/suggest?q=${text}`), hostileQuery); /
 await post(page, `/subscriptions/${htmlSubscription}/probe`, [], 200); // the page says that the subscription is not failing
 await inspect(page);
 await post(page, `/subscriptions/${htmlSubscription}/pause`, [], 200);
-await inspectPath(page, "/events/publish?program=acme&name=hostile_thing"); // the page names the subscriptions that would not get it
+await inspectPath(page, "/events/publish?program=acme&name=hostile_thing"); // the page names the subscriptions that would not receive it
 await post(page, `/subscriptions/${htmlSubscription}/resume`, [], 200);
 await post(page, `/subscriptions/${htmlSubscription}/rotate-secret`, [["once", await onceToken(`/subscriptions/${htmlSubscription}/rotate-secret`)]], 200);
 await inspectPath(page, `/subscriptions/${htmlSubscription}`);

@@ -1,7 +1,7 @@
 // serve --allow-http --allow-destination 127.0.0.1 --retry-schedule 5s,40s,5m,30m --attempt-timeout 2s --failing-after 6 --log-level error --max-in-flight 4 --portal-name Intranet --oidc-issuer $PROVIDER --oidc-client-id public --oidc-name Corp --oidc-role groups=staff:viewer
-// Pictures of the admin pages, light and dark, after a service has run with load.
-// FOR is the duration of the load in seconds, SIZES are the widths in pixels, and ONLY limits
-// the pages by name.
+// Pictures of the admin pages, light and dark, after a service has run under load. FOR is the
+// duration of the load in seconds, SIZES are the widths in pixels, and ONLY limits the pages by
+// name.
 import http from "node:http";
 import { admin, base, runCommand, runCommandWithInput, data, done, newPage, screenshot, signIn, visit } from "../journeys/lib.mjs";
 

@@ -96,7 +96,7 @@ func run(ctx context.Context) error {
 	return details()
 }
 
-// details reads those of a notification, which have the type of its category.
+// details reads the details of a notification, which have the type of its category.
 func details() error {
 	var notification client.EventUserNotificationCreated
 	if err := json.Unmarshal([]byte(`{"details":{"like_count":1,"content_id":48211,"acting_user_ids":[7]}}`), &notification); err != nil {
@@ -109,7 +109,7 @@ func details() error {
 	return nil
 }
 
-// platform creates a program with a token, and acts in it, with a platform token.
+// platform creates a program with a token, and acts in the program, with a platform token.
 func platform(ctx context.Context) error {
 	c, err := client.NewClientWithResponses(os.Getenv("URL"), client.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 		r.Header.Set("Authorization", "Bearer "+os.Getenv("PLATFORM_TOKEN"))

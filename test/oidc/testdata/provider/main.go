@@ -1,6 +1,5 @@
-// Command provider runs an OpenID Connect provider for tests: the one of
-// github.com/zitadel/oidc, with its example storage. It has a module of its own, so that
-// the service does not depend on it.
+// Command provider runs an OpenID Connect provider for tests: github.com/zitadel/oidc with its
+// example storage. It is a separate module, so that the service does not depend on it.
 //
 // It listens at a free port of 127.0.0.1 and prints its issuer. The password of every user
 // is "verysecure". POST /test/groups?user=ID&group=G&group=H sets the groups of a user,
@@ -38,7 +37,7 @@ func main() {
 	log.Fatal(server.Serve(listener))
 }
 
-// users are ana, bo and cy. The address of cy is not verified.
+// users are ana, bo and cy. cy's address is not verified.
 type users struct{}
 
 func (users) GetUserByID(id string) *storage.User {
@@ -59,7 +58,7 @@ type provider struct {
 	*storage.Storage
 
 	mu     sync.Mutex
-	groups map[string][]string // by id of the user
+	groups map[string][]string // by user ID
 }
 
 func (p *provider) setGroups(_ http.ResponseWriter, r *http.Request) {

@@ -210,7 +210,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.Refuse(w, r, e)
 		return
 	}
-	// The escaped path: an id that contains %2F is an unknown id, never another route.
+	// The escaped path: an ID that contains %2F is an unknown ID, never another route.
 	path := r.URL.EscapedPath()
 	if serve, params, _ := a.router.Lookup(r.Method, path); serve != nil {
 		serve(w, r, params)

@@ -299,7 +299,7 @@ func data[T any](t testing.TB, r response) T {
 
 type identified struct{ ID string }
 
-// subscribe creates a subscription and returns its id.
+// subscribe creates a subscription and returns its ID.
 func (s *service) subscribe(names ...string) string {
 	s.t.Helper()
 	var events []string
@@ -313,7 +313,7 @@ func (s *service) subscribe(names ...string) string {
 	return data[identified](s.t, r).ID
 }
 
-// publishOne publishes an event and returns its id.
+// publishOne publishes an event and returns its ID.
 func (s *service) publishOne() string {
 	s.t.Helper()
 	r := s.send("POST", "/v2/events", contentUpdated)

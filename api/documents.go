@@ -178,7 +178,7 @@ type documentBase struct {
 	templates        *template.Template
 	pages            map[string]*file  // by path, without those of the event types
 	types, typesText frame             // those of the event types
-	ids              map[string]string // the path of the page with an id
+	ids              map[string]string // the path of the page with an ID
 }
 
 // frame is a page without its event types.
@@ -227,7 +227,7 @@ func newDocumentBase(s settings) *documentBase {
 	return b
 }
 
-// render renders the pages, with links to the ids on other pages.
+// render renders the pages, with links to the IDs on other pages.
 func (b *documentBase) render(s settings) {
 	page := &referencePage{BaseURL: s.BaseURL}
 	mustDecode(s.fill(b.contract(nil)), &page.contract)
@@ -276,7 +276,7 @@ func (b *documentBase) pageWith(id, here string) string {
 	return page
 }
 
-// linked changes the links of a page to ids on other pages.
+// linked changes the links of a page to IDs on other pages.
 func (b *documentBase) linked(page []byte, here string) []byte {
 	return pageLink.ReplaceAllFunc(page, func(link []byte) []byte {
 		id := string(pageLink.FindSubmatch(link)[1])
@@ -287,7 +287,7 @@ func (b *documentBase) linked(page []byte, here string) []byte {
 	})
 }
 
-// linkedText changes the links of Markdown to ids on other pages.
+// linkedText changes the links of Markdown to IDs on other pages.
 func (b *documentBase) linkedText(text, here string) []byte {
 	return textLink.ReplaceAllFunc([]byte(text), func(link []byte) []byte {
 		id := string(textLink.FindSubmatch(link)[1])

@@ -224,7 +224,7 @@ func TestKeyInFlight(t *testing.T) {
 	}
 }
 
-// tokenID returns the id of the service's token.
+// tokenID returns the ID of the service's token.
 func tokenID(t *testing.T, s *service) string {
 	t.Helper()
 	token, err := s.store.Tokens().Authenticate(t.Context(), s.token)

@@ -647,7 +647,7 @@ func testMatrix(t *testing.T) {
 	}
 }
 
-// nameless returns a response without ids and times.
+// nameless returns a response without IDs and times.
 func nameless(r response) string {
 	h := r.header.Clone()
 	for _, name := range []string{"X-Request-Id", "Ratelimit"} {

@@ -53,7 +53,7 @@ func isNotFound(err error) bool {
 	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
 }
 
-// actor returns an audit entry with the token, the address and the id of the request, or the
+// actor returns an audit entry with the token, the address and the ID of the request, or the
 // terminal for the owner.
 func (req *request) actor() webhook.AuditEntry {
 	switch {

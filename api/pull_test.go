@@ -290,7 +290,7 @@ func streamedEvent(t *testing.T, in *bufio.Scanner, want string) (id string) {
 	return ""
 }
 
-// A stream sends events with cursors as ids, and resumes.
+// A stream sends events with cursors as IDs, and resumes.
 func TestPullStream(t *testing.T) {
 	s := start(t)
 	path := "/v2/webhooks/subscriptions/" + s.subscribe("content_updated") + "/events"

@@ -252,7 +252,7 @@ func (p *referencePage) Lead() string {
 	return p.docPage.Lead
 }
 
-// Anchor returns the id of the title.
+// Anchor returns the ID of the title.
 func (p *referencePage) Anchor() string { return anchorOf(p.Title) }
 
 // Section is a part of a page with operations.
@@ -769,7 +769,7 @@ func anchorName(ref string) string {
 	return parts[3]
 }
 
-// anchor returns the id on the page for a reference.
+// anchor returns the ID on the page for a reference.
 func anchor(ref string) string {
 	name := anchorName(ref)
 	if event, ok := strings.CutPrefix(name, eventPrefix); ok {
@@ -825,7 +825,7 @@ func chapters(text string) []member[string] {
 	return all
 }
 
-// anchorOf returns the id of a heading.
+// anchorOf returns the ID of a heading.
 func anchorOf(title string) string { return strings.ReplaceAll(strings.ToLower(title), " ", "-") }
 
 // commonMark renders the language of descriptions in OpenAPI, with tables. It is safe for

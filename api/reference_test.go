@@ -291,7 +291,7 @@ func TestReferenceCommands(t *testing.T) {
 	for _, tag := range p.Tags {
 		for _, op := range p.Operations(tag.Name) {
 			for _, command := range op.Curl() {
-				// The ids in the examples do not exist; replace them with real ones.
+				// The IDs in the examples do not exist; replace them with real ones.
 				of := made
 				switch op.OperationID {
 				case "cancelDelivery":

@@ -16,7 +16,7 @@ import (
 // ids fill the parameters of a route's pattern.
 type ids struct{ subscription, delivery, replay, event, eventType, incident, bulkRun, program, token string }
 
-// missing returns ids of records that do not exist, except for the event type.
+// missing returns IDs of records that do not exist, except for the event type.
 func missing() ids {
 	return ids{webhook.NewID(), webhook.NewID(), webhook.NewID(), webhook.NewID(), "content_updated", webhook.NewID(), webhook.NewID(),
 		"nobody", webhook.NewID()}
@@ -182,7 +182,7 @@ func TestProgramsAreIsolated(t *testing.T) {
 		"page[cursor]")
 	wantStatus(t, "one's own cursor", s.send("GET", "/v2/events?page[cursor]="+page.Meta.Pagination.Next, ""), 200)
 
-	// Event ids are unique within a program only.
+	// Event IDs are unique within a program only.
 	same := strings.Replace(contentUpdated, "{", `{"id":"`+theirs.event+`",`, 1)
 	wantStatus(t, "the same event id in another program", mallory.send("POST", "/v2/events", strings.Replace(same, "7", "8", 1)), 201)
 

@@ -12,7 +12,7 @@ import (
 // MissingEvents lists the events of an old primary that the running server lacks.
 type MissingEvents struct {
 	Known    bool      `json:"known"`     // whether the program exists
-	Missing  []string  `json:"missing"`   // ids, in the order of the request
+	Missing  []string  `json:"missing"`   // IDs, in the order of the request
 	KeptFrom time.Time `json:"kept_from"` // events accepted before may have been pruned
 }
 
@@ -73,7 +73,7 @@ func (h ownerHandlers) salvage(req *request, in *SalvageRequest) (answer, error)
 		y.Added = added
 		return answer{data: y}, err
 	}
-	// An event with the same id and other content exists. Publish the others one by one.
+	// An event with the same ID and other content exists. Publish the others one by one.
 	for n := range events {
 		added, err := h.publishSalvaged(req, in.ProgramID, events[n:n+1])
 		switch {

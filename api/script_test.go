@@ -36,7 +36,7 @@ import (
 //
 // {{name}} is a placeholder. The same name is the same value in the whole file,
 // including requests. Its prefix gives its kind: cursor…, secret…, etag…, time…, ms…
-// (which may differ each time), or otherwise an id.
+// (which may differ each time), or otherwise an ID.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {

@@ -22,7 +22,7 @@ type accountPages struct {
 	challenges *challenges
 }
 
-// passkeyPasswordField is the id of the field for the password in the form that adds a passkey.
+// passkeyPasswordField is the ID of the field for the password in the form that adds a passkey.
 const passkeyPasswordField = "passkey-password"
 
 // accountView is the page of the admin's own account.

@@ -116,7 +116,7 @@ func roleOptions() (all []ui.Option) {
 type adminList struct {
 	admins      []webhook.Admin
 	invitations []webhook.Invitation
-	own         string // id of the admin who views the page
+	own         string // ID of the admin who views the page
 	same        string // the command that prints the same list
 }
 
@@ -136,7 +136,7 @@ func (h *adminPages) list(r *request) (response, error) {
 type adminView struct {
 	webhook.Admin
 	sessions  []webhook.Session
-	own       string // id of the session that views the page
+	own       string // ID of the session that views the page
 	passkeys  []webhook.Passkey
 	lastOwner bool // no other owner has a password
 

@@ -96,7 +96,7 @@ func csvRecords(t *testing.T, text string) int {
 	return len(all) - 1
 }
 
-// jsonRecords returns the number of records in an NDJSON file, each with an id.
+// jsonRecords returns the number of records in an NDJSON file, each with an ID.
 func jsonRecords(t *testing.T, text string) (n int) {
 	t.Helper()
 	for line := range strings.Lines(text) {

@@ -157,7 +157,7 @@ type programForm struct {
 	errors   []ui.FieldError
 }
 
-// programLimitFields are the limits of a program: the name in the API, and the id of the field.
+// programLimitFields are the limits of a program: the name in the API, and the ID of the field.
 var programLimitFields = [...][2]string{
 	{"max_subscriptions", "max-subscriptions"}, {"rate_limit", "rate-limit"}, {"max_in_flight", "max-in-flight"},
 }

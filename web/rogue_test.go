@@ -26,9 +26,9 @@ type rogue struct {
 	server *httptest.Server
 
 	mu      sync.Mutex
-	keys    map[string]*rsa.PrivateKey // published, by id
-	signer  string                     // id of the key that signs
-	private map[string]*rsa.PrivateKey // all, by id
+	keys    map[string]*rsa.PrivateKey // published, by ID
+	signer  string                     // ID of the key that signs
+	private map[string]*rsa.PrivateKey // all, by ID
 	claims  map[string]any             // of the next ID token, over the defaults
 	info    map[string]any             // of UserInfo; nil for no endpoint
 	meta    map[string]any             // over the defaults of the metadata

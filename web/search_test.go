@@ -88,7 +88,7 @@ func TestSearch(t *testing.T) {
 		t.Errorf("the only partner: led to %s", got)
 	}
 	v.do("GET", "/find?q=s3cret").want(t, 404, "No match for")
-	p := v.do("GET", "/find?q=a") // matches a program, ids, and the partner
+	p := v.do("GET", "/find?q=a") // matches a program, IDs, and the partner
 	p.want(t, 200, "Partner &lt;b&gt;X&lt;/b&gt;")
 	p.inert(t)
 	p = v.do("GET", "/find/suggest?q=partner")

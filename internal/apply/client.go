@@ -248,7 +248,7 @@ func list[T any](ctx context.Context, c *Client, path, program string, id func(*
 // Concurrency and sizes of the requests that read the state.
 const (
 	readers       = 8
-	programsATime = 50 // ids in one request; keeps the URL short
+	programsATime = 50 // IDs in one request; keeps the URL short
 )
 
 // State reads the current state of what a file mentions. An error that concerns one program is

@@ -17,7 +17,7 @@ import (
 // State is the current state of what a file mentions.
 type State struct {
 	EventTypes map[string]json.RawMessage // every schema, by name
-	Programs   map[string]*ProgramState   // by id; a program that does not exist has no entry
+	Programs   map[string]*ProgramState   // by ID; a program that does not exist has no entry
 }
 
 // ProgramState is a program of the service.

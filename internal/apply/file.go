@@ -161,7 +161,7 @@ func parse(name, dir string, content []byte) (*File, error) {
 type builder struct {
 	parser
 	dir      string
-	programs map[string]int // lines by id
+	programs map[string]int // lines by ID
 	types    map[string]int // lines by name
 	outputs  map[string]int // lines by the path of a file to create
 }

@@ -312,7 +312,7 @@ func (d *demonstration) subscribe(ctx context.Context, r *demoReceiver, names []
 	return response.Data.ID, nil
 }
 
-// publish publishes the catalog's example of an event type, with a new id and the current
+// publish publishes the catalog's example of an event type, with a new ID and the current
 // time.
 func (d *demonstration) publish(ctx context.Context, t *webhook.EventType) error {
 	var event map[string]json.RawMessage

@@ -241,7 +241,7 @@ func TestPublishDoesNotRetryPermanentErrors(t *testing.T) {
 	}
 }
 
-// TestStableIDs checks that a derived id depends on the path, the line number and the text.
+// TestStableIDs checks that a derived ID depends on the path, the line number and the text.
 func TestStableIDs(t *testing.T) {
 	ids := func(file, input string) []string {
 		var a eventsAPI

@@ -46,7 +46,7 @@ type publisher struct {
 	stableIDs string
 
 	tally     tally
-	withoutID int // events that had no id
+	withoutID int // events that had no ID
 }
 
 // tally counts the events that the server has acknowledged and stored.

@@ -37,7 +37,7 @@ type receiver struct {
 
 	mu     sync.Mutex // also serializes print
 	verify *standardwebhooks.Webhook
-	times  map[string]int // attempts by delivery id
+	times  map[string]int // attempts by delivery ID
 }
 
 // verifyWith sets the signing secret.

@@ -47,7 +47,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	ctx     context.Context // of Run
-	jobs    map[string]*Job // by program id; those that have ended are removed
+	jobs    map[string]*Job // by program ID; those that have ended are removed
 	running sync.WaitGroup
 }
 

@@ -34,7 +34,7 @@ type Target struct {
 	Logger  *slog.Logger
 
 	mu         sync.Mutex
-	receptions map[string]*reception // by program id
+	receptions map[string]*reception // by program ID
 }
 
 // reception is a program that is arriving.

@@ -181,7 +181,7 @@ func TestStandbyFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(two.Dir, "secret.key"), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	write(two.Dir, "order_own.json", strings.ReplaceAll(schema, "order_shipped", "order_own")) // files that only this node has are no difference
+	write(two.Dir, "order_own.json", strings.ReplaceAll(schema, "order_shipped", "order_own")) // files of this node alone are no difference
 	b := followAsNode(t, two)
 	harness.WaitFor(t, "a copy", b.data.HasCopy)
 	for _, step := range []struct {

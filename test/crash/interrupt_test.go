@@ -20,7 +20,7 @@ type request struct {
 }
 
 // TestInterrupted kills the service during each attempt of one delivery. Each time
-// the service sends the delivery again with the same id and bytes; after the fifth
+// the service sends the delivery again with the same ID and bytes; after the fifth
 // attempt the delivery has failed.
 func TestInterrupted(t *testing.T) {
 	harness.Long(t)

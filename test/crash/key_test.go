@@ -24,7 +24,7 @@ type keyRotation struct {
 	in      *harness.Instance
 	file    string // path of the secret key
 	token   string
-	pinged  string // id of the subscription
+	pinged  string // ID of the subscription
 	headers chan string
 }
 

@@ -47,7 +47,7 @@ type moveAttempt struct {
 type moveReceivers struct {
 	t  *testing.T
 	mu sync.Mutex
-	// deliveries by subscription and id, events by subscription and number.
+	// deliveries by subscription and ID, events by subscription and number.
 	deliveries [moveSubscriptions]map[string]*moveAttempt
 	events     [moveSubscriptions]map[int]bool
 	senders    []string // by the User-Agent, in the order of their attempts, without repetitions

@@ -31,7 +31,7 @@ func TestSIGTERM(t *testing.T) {
 	t.Cleanup(s.release) // before the receiver closes, which waits for it
 	token := in.Token("acme")
 	run := in.MustStart()
-	subscriptions := make(map[string]string) // id → kind
+	subscriptions := make(map[string]string) // ID → kind
 	for n := range *sigtermInFlight / 5 {
 		kind := []string{"answering", "silent"}[n%2]
 		subscriptions[in.Subscribe(token, harness.Subscription{URL: fmt.Sprintf("%s/%s/%d", base, kind, n),
@@ -72,7 +72,7 @@ type lateServers struct {
 	once    sync.Once
 
 	mu    sync.Mutex
-	times map[string]int // arrivals, by delivery id
+	times map[string]int // arrivals, by delivery ID
 }
 
 func (s *lateServers) release() { s.once.Do(func() { close(s.answer) }) }

@@ -37,7 +37,7 @@ func TestPowerCut(t *testing.T) {
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA synchronous = FULL", New: "PRAGMA synchronous = NORMAL"},
 			// a checkpoint would fsync
 			harness.Mutation{File: "store/sqlite/conn.go", Old: "PRAGMA wal_autocheckpoint = 1000", New: "PRAGMA wal_autocheckpoint = 1000000"},
-			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"}) // otherwise the service could refuse to start
+			harness.Mutation{File: "store/sqlite/damage.go", Old: "commits == 2", New: "commits == -1"}) // otherwise it could refuse to start
 		c := newPowerCuts(t, careless, 2)
 		if faults := c.Faults(); !slices.ContainsFunc(faults, func(f string) bool {
 			return strings.Contains(f,

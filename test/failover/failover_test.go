@@ -95,11 +95,11 @@ type failOver struct {
 	platform string
 
 	mu       sync.Mutex
-	acked    map[string]time.Time   // event id → when it was acknowledged
-	arrivals map[string][]time.Time // delivery id → when it arrived
+	acked    map[string]time.Time   // event ID → when it was acknowledged
+	arrivals map[string][]time.Time // delivery ID → when it arrived
 	hung     int                    // deliveries without a response
 	cut      []time.Time            // when those deliveries were interrupted
-	events   map[string]bool        // ids of the events that have arrived
+	events   map[string]bool        // IDs of the events that have arrived
 }
 
 func newFailOver(t *testing.T, binary string, flags ...string) *failOver {

@@ -20,12 +20,12 @@ import (
 type oldPrimary struct {
 	old, present *harness.Instance
 	token        string
-	revoked      string // id of a token that was revoked on the old primary only
+	revoked      string // ID of a token that was revoked on the old primary only
 }
 
 const contentPublished = `{"id":"%s","name":"content_published","version":"1","content_id":%d,"channel_ids":[1]}`
 
-// eventID returns the id of the nth event.
+// eventID returns the ID of the nth event.
 func eventID(n int) string { return fmt.Sprintf("00000000-0000-7000-8000-%012d", n) }
 
 func publishNumbers(in *harness.Instance, token string, from, to int) {
@@ -79,7 +79,7 @@ func newOldPrimary(t *testing.T) *oldPrimary {
 	return y
 }
 
-// revoke revokes the token with the given name and returns its id.
+// revoke revokes the token with the given name and returns its ID.
 func revoke(t *testing.T, in *harness.Instance, name string) string {
 	t.Helper()
 	out, err := in.Command("token", "list", "--data", in.Data)
@@ -217,7 +217,7 @@ func TestSalvageInUse(t *testing.T) {
 	}
 }
 
-// events returns the ids of the new primary's events, in the order of publication.
+// events returns the IDs of the new primary's events, in the order of publication.
 func (y *oldPrimary) events(t *testing.T) (ids []string) {
 	t.Helper()
 	all, err := harness.Feed[struct{ ID string }](y.present, y.token, "/v2/events")

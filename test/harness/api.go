@@ -119,7 +119,7 @@ func Events(names ...string) []map[string]string {
 	return list
 }
 
-// Subscribe creates a subscription and returns its id.
+// Subscribe creates a subscription and returns its ID.
 func (in *Instance) Subscribe(token string, s Subscription) string {
 	in.TB.Helper()
 	var answer struct{ Data struct{ ID string } }

@@ -158,7 +158,7 @@ func (b *bulk) publishTimed() string {
 	return string(text)
 }
 
-// bulkReceiver rejects deliveries until accepts is set, and then remembers their ids.
+// bulkReceiver rejects deliveries until accepts is set, and then remembers their IDs.
 type bulkReceiver struct {
 	accepts atomic.Bool
 

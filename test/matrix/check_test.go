@@ -232,7 +232,7 @@ func (c *cell) checkRepeated() {
 	if c.fault.deposes {
 		end = c.struck
 	}
-	first := make(map[string]time.Time) // event id → when the primary last sent it
+	first := make(map[string]time.Time) // event ID → when the primary last sent it
 	times := make(map[string]int)
 	for _, a := range c.receiver.all() {
 		times[a.delivery]++

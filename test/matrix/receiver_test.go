@@ -34,7 +34,7 @@ type receiver struct {
 	url string
 
 	mu       sync.Mutex
-	senders  map[int]string // machines by process id
+	senders  map[int]string // machines by process ID
 	arrivals []arrival
 	arrived  map[string]bool // events
 }

@@ -95,7 +95,7 @@ func TestInNetwork(t *testing.T) {
 	t.Run("every address allowed", n.testAllowed)
 }
 
-// serviceGroup is the group id of the service, by which the firewall recognizes its
+// serviceGroup is the group ID of the service, by which the firewall recognizes its
 // packets.
 const serviceGroup = 4711
 
@@ -517,8 +517,8 @@ type publicRun struct {
 	t     *testing.T
 	in    *harness.Instance
 	token string
-	ids   []string // subscription id of each case; "" if the service refused it
-	pings []string // id of one delivery of each case
+	ids   []string // subscription ID of each case; "" if the service refused it
+	pings []string // ID of one delivery of each case
 
 	made    int            // number of attempts
 	unnamed map[string]int // error texts of attempts to names without addresses or with forbidden ones

@@ -122,7 +122,7 @@ type siegeRun struct {
 	t         *testing.T
 	in        *harness.Instance
 	token     string
-	besieger  string // id of one of the unreachable subscriptions
+	besieger  string // ID of one of the unreachable subscriptions
 	trip      *harness.Trip
 	port      int
 	pings     atomic.Int64

@@ -249,7 +249,7 @@ func (s *backupServer) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	s.got = append(s.got, received{r.Header, body})
 }
 
-// arrived returns the last delivery that contains a text such as an event id, or nil.
+// arrived returns the last delivery that contains a text such as an event ID, or nil.
 func (s *backupServer) arrived(text string) *received {
 	s.mu.Lock()
 	defer s.mu.Unlock()

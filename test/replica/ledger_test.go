@@ -16,7 +16,7 @@ import (
 // ledger records the events that publishers sent and that the service acknowledged.
 type ledger struct {
 	mu   sync.Mutex
-	acks map[string]time.Time // event id → when its acknowledgement arrived
+	acks map[string]time.Time // event ID → when its acknowledgement arrived
 	sent map[string]bool
 }
 
@@ -82,7 +82,7 @@ func (l *ledger) compare(tb testing.TB, data string, killed time.Time) (behind t
 	return behind, lost, kept
 }
 
-// storedEvents returns the ids of the events in a database that no process has open.
+// storedEvents returns the IDs of the events in a database that no process has open.
 func storedEvents(tb testing.TB, data string) map[string]bool {
 	tb.Helper()
 	there := make(map[string]bool)

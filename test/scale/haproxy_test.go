@@ -143,7 +143,7 @@ func (f *fleet) awaitStored(send io.Writer, token string, line []byte) []byte {
 	return line[:0]
 }
 
-// published returns the id of the newest event.
+// published returns the ID of the newest event.
 func (f *fleet) published(token string) string {
 	a, err := f.try("GET", shared+"/v2/events?page[size]=1", token, "")
 	var list struct{ Data []struct{ ID string } }

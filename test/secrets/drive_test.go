@@ -85,7 +85,7 @@ func (c *canaryRun) header(name string) string {
 	return h
 }
 
-// capture plants the signing secret in a response, and returns the subscription's id
+// capture plants the signing secret in a response, and returns the subscription's ID
 // and the secret.
 func (c *canaryRun) capture(name string, answer []byte) (id, secret string) {
 	c.t.Helper()

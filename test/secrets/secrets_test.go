@@ -84,7 +84,7 @@ type canaryRun struct {
 	server string // the base URL of the receivers
 
 	token, revoked, unknown string            // tokens
-	ids                     map[string]string // subscription ids by the path of the receiver
+	ids                     map[string]string // subscription IDs by the path of the receiver
 	newKey                  string            // the secret key after its rotation
 
 	mu       sync.Mutex

@@ -17,7 +17,7 @@ const (
 
 // Body is the stored part of a request or response body. It is text from outside.
 type Body struct {
-	ID       string // id of the section, unique on the page
+	ID       string // ID of the section, unique on the page
 	Name     string // title: Response body
 	Data     []byte // the stored part
 	Cut      bool   // the body was truncated

@@ -27,7 +27,7 @@ type FieldProps struct {
 	Required        bool
 	Autocomplete    string // "" is off
 	Zone            bool   // the script may fill in the browser's time zone
-	List            string // the id of a datalist with values to choose from, "" for none
+	List            string // the ID of a datalist with values to choose from, "" for none
 	Submit          bool   // the script sends the form when another value is chosen
 	Masked          bool   // a text that is hidden while typed, but is not a password: browsers offer to save those
 }
@@ -35,7 +35,7 @@ type FieldProps struct {
 // Option is one choice of a select.
 type Option struct{ Value, Label string }
 
-// FieldError describes what is wrong with one field of a form. ID is the id of its input.
+// FieldError describes what is wrong with one field of a form. ID is the ID of its input.
 type FieldError struct{ ID, Label, Text string }
 
 // FieldErrors returns the validations of err by field. ids maps an API parameter, such as url or

@@ -11,7 +11,7 @@ import templruntime "github.com/a-h/templ/runtime"
 // Live describes the parts of a page that an event stream updates.
 type Live struct {
 	Stream string // the address of the stream
-	From   string // the id of the last event that the page already shows, "" for none
+	From   string // the ID of the last event that the page already shows, "" for none
 	Page   string // the address of the page, for browsers without JavaScript
 	Noun   string // of the records that arrive: delivery
 }

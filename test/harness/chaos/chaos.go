@@ -65,10 +65,10 @@ type Chaos struct {
 
 	mu         sync.Mutex
 	powerOff   bool                // ignore what the service acknowledges
-	events     map[string]*event   // by id
-	batches    [][]string          // ids that were published together
+	events     map[string]*event   // by ID
+	batches    [][]string          // IDs that were published together
 	registered []*registration     // in order of creation
-	arrivals   map[string]*arrival // by delivery id
+	arrivals   map[string]*arrival // by delivery ID
 	requests   map[string]int      // by receiver
 	refused    int                 // number of valid requests that the service refused
 	steps      int                 // number of completed publisher requests, and of requests that receivers got
@@ -78,7 +78,7 @@ type Chaos struct {
 // Program is a program with a token of all scopes and its subscriptions.
 type Program struct {
 	ID, Token     string
-	Subscriptions map[string]string // kind of receiver → id
+	Subscriptions map[string]string // kind of receiver → ID
 }
 
 // New starts the service on a data directory, with two programs.

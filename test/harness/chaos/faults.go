@@ -17,7 +17,7 @@ type audit struct {
 	*Chaos
 	faults  []string
 	stored  map[string]map[string]int // by program, the seq of each event
-	known   map[string]bool           // ids of stored deliveries
+	known   map[string]bool           // IDs of stored deliveries
 	slowest time.Duration             // longest time from a restart to the repetition of an interrupted attempt
 	count   struct {
 		acked, inDoubt, deliveries, repeated, interrupted, exhausted, again, afterInterruption int
@@ -134,7 +134,7 @@ func (a *audit) checkSubscription(p *Program, kind, subscription string) {
 		a.fault("an acknowledged subscription to the %s receiver: %v", kind, err)
 	}
 	a.count.deliveries += len(deliveries)
-	in := make(map[string]int)   // event id → number of deliveries with it
+	in := make(map[string]int)   // event ID → number of deliveries with it
 	interrupted := map[int]int{} // process number → its interrupted attempts
 	for i := range deliveries {
 		d := &deliveries[i]

@@ -57,7 +57,7 @@ func (c *Chaos) Acknowledge(ids ...string) {
 }
 
 // publish publishes events until ctx ends: singly, in arrays and in lines. It publishes
-// unacknowledged events again with the same ids, or abandons them.
+// unacknowledged events again with the same IDs, or abandons them.
 func (c *Chaos) publish(ctx context.Context, p *Program, rng *rand.Rand) {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()

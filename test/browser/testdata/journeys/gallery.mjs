@@ -26,7 +26,7 @@ for (const colorScheme of ["light", "dark"]) {
 }
 await page.setViewportSize({ width: 1280, height: 800 });
 
-// Copy an id.
+// Copy an ID.
 const id = await page.locator("main .record code").textContent();
 await page.locator("main .record button.copy").click();
 check(await page.evaluate(() => navigator.clipboard.readText()) === id, "the clipboard has the id");

@@ -172,7 +172,7 @@ func (s *simulation) ready() bool {
 	return s.quiet() && !s.crashOnArrival && s.changes.pending == 0 && len(s.changes.runs) == 0 && s.violation == nil
 }
 
-// forget makes the model forget the events and a program's limit. The caller holds s.mu.
+// forget makes the model forget the events, pulls and limit of a program. The caller holds s.mu.
 func (s *simulation) forget(program string) {
 	for i := range s.log {
 		if s.log[i].program == program {
@@ -180,6 +180,7 @@ func (s *simulation) forget(program string) {
 		}
 	}
 	delete(s.limits, program)
+	s.forgetPulls(program)
 }
 
 // must records an error as a violation.

@@ -29,6 +29,8 @@ type plan struct {
 	// For the subscriptions in turn. They are drawn last, so that the numbers of plans keep their meaning.
 	Refusals  []mode // what a receiver refuses while its mode is modeOK; modeOK for nothing
 	MaxEvents []int
+
+	Streams bool // followers read streams rather than wait
 }
 
 // initialSubscription exists from the start.
@@ -133,7 +135,7 @@ func (p plan) String() string {
 	for i, f := range p.Subscriptions {
 		fmt.Fprintf(&b, "subscription %d: ordered %t, server: %s\n", i, f.Ordered, f.Mode)
 	}
-	fmt.Fprintf(&b, "refusals %q, max_events %d\n", p.Refusals, p.MaxEvents)
+	fmt.Fprintf(&b, "refusals %q, max_events %d, streams %t\n", p.Refusals, p.MaxEvents, p.Streams)
 	for _, s := range slices.Concat(p.Steps...) {
 		fmt.Fprintf(&b, "%s (subscription %d, n %d, %s)", s.Do, s.Subscription, s.N, s.Mode)
 		if s.NoWait {
@@ -199,6 +201,7 @@ func plans() *rapid.Generator[plan] {
 		if rapid.SampledFrom(crowds[:]).Draw(t, "crowd") {
 			p.addCrowd()
 		}
+		p.Streams = rapid.Bool().Draw(t, "streams")
 		return p
 	})
 }

@@ -24,6 +24,7 @@ func (s *simulation) restart() {
 		}
 		s.d.store.Close()
 	}
+	s.stopPulls()
 	recovered := s.faults.recovered()
 	s.stop()
 	err := <-s.done
@@ -49,6 +50,7 @@ func (s *simulation) open() {
 		s.unexpected(err)
 		s.noteCrashLosses()
 	})
+	s.startPulls()
 	s.workBulkRuns()
 }
 
@@ -111,6 +113,7 @@ func (s *simulation) stopAndStart() {
 	err := <-s.done
 	recovered := s.faults.recovered()
 	s.endBulkRuns()
+	s.stopPulls()
 	s.faults.without(func() {
 		if e := s.d.store.Close(); err == nil {
 			err = e

@@ -33,6 +33,8 @@ type loggedEvent struct {
 	at       time.Time // when it was published
 	received time.Time // as stored; zero while unknown
 	counted  time.Time // when it was published, as retention counts; zero while unknown
+	pulled   bool      // a request has got it
+	refused  bool      // its publication failed, so it is not stored
 }
 
 // externalChanges is what the model knows of changes by retention, cancellations

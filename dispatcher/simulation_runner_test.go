@@ -25,6 +25,7 @@ import (
 type planRunner struct {
 	dir      string
 	template string
+	platform string // token
 	seen     tally
 }
 
@@ -42,6 +43,10 @@ func newPlanRunner(t *testing.T) *planRunner {
 				webhook.NewToken{ProgramID: program, UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if _, st.platform, err = storetest.CreateToken(context.Background(), s,
+			webhook.NewToken{UserID: "u", Scopes: []webhook.Scope{webhook.ScopePlatform}}); err != nil {
+			t.Fatal(err)
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -62,7 +67,7 @@ func (st *planRunner) play(t *testing.T, name string, p *plan) *violation {
 			t.Fatal(err)
 		}
 	}
-	return play(t, dir, p, &st.seen)
+	return play(t, dir, st.platform, p, &st.seen)
 }
 
 // copyFile lets the kernel copy.

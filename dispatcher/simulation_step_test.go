@@ -94,7 +94,9 @@ func (s *simulation) create(ordered bool, m mode) {
 		s.unexpected(err)
 		sub.settings.deleted = true // its creation was not acknowledged
 		sub.previous = append(sub.previous, settings{active: true, names: 3})
+		return
 	}
+	s.followSubscription(sub)
 }
 
 func (s *simulation) playStep(st *step) {
@@ -291,6 +293,11 @@ func (s *simulation) publishSome(program string, n, count int) {
 	}
 	s.unexpected(err)
 	stored := !s.injected(err) || s.down // as far as can be known
+	if !stored {
+		for _, e := range events {
+			s.refuse(s.events[e.ID])
+		}
+	}
 	for _, sub := range s.subs {
 		if !stored { // then it must not be sent
 			sub.expected = slices.DeleteFunc(sub.expected, func(d *expectedEvent) bool { return slices.Contains(fresh, d) })

@@ -64,6 +64,7 @@ const (
 	promiseSigned   = "a request is signed with the subscription's secret"
 	promiseRate     = "a subscription receives at most max_per_second requests"
 	promiseCounts   = "the service counts what it has"
+	promisePulled   = "pulling a log returns each event once, in order, and only what is stored"
 	promiseLimit    = "a program uses at most its own slots"
 )
 
@@ -104,6 +105,8 @@ type simulation struct {
 	lastSettled    time.Time
 	leaseRenewedAt time.Time // when the lease became valid again
 
+	pulls pulls
+
 	subs      []*modelSubscription
 	events    map[string]int // index in published by id
 	published []int64        // seq of each event, 0 while unknown
@@ -120,8 +123,8 @@ func (s *simulation) violate(promise, format string, args ...any) {
 const attemptTimeout = 10 * time.Second
 
 // play plays a plan on a data directory with an empty database that has the
-// simulated programs. It returns the violation it found, nil for none.
-func play(t *testing.T, dir string, p *plan, seen *tally) (found *violation) {
+// simulated programs, and platform is a platform token. It returns the violation it found, nil for none.
+func play(t *testing.T, dir, platform string, p *plan, seen *tally) (found *violation) {
 	defer func() {
 		if r := recover(); r != nil && found == nil { // the bubble deadlocked
 			found = &violation{promiseIdle, fmt.Sprint(r, "\n", bubbleStacks())}
@@ -140,10 +143,12 @@ func play(t *testing.T, dir string, p *plan, seen *tally) (found *violation) {
 		if p.Lease {
 			w.dial = p.Dial
 		}
+		s.pulls.platform = platform
 		s.lease.renew()
 		s.open()
 		s.runDispatcher()
 		s.playSteps()
+		s.stopPulls()
 		found = s.violation
 		w.stop()
 		s.changes.end()
@@ -262,6 +267,7 @@ func (s *simulation) settle() {
 	s.settleLimits()
 	s.lastSettled = time.Now()
 	s.mu.Unlock()
+	s.pull()
 }
 
 // longest is the longest time that anything may take once all servers respond: the longest retries,
@@ -313,6 +319,7 @@ func (s *simulation) endPlan() {
 	s.settle()
 	if s.violation == nil {
 		s.audit(true)
+		s.checkKept()
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()

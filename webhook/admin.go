@@ -22,7 +22,7 @@ type Admin struct {
 	Role       Role      `json:"role"`
 	CreatedAt  time.Time `json:"created_at"`
 	SignedInAt time.Time `json:"signed_in_at,omitzero"` // zero for never
-	Sessions   int       `json:"sessions"`              // open ones
+	Sessions   int       `json:"sessions"`              // number of open sessions
 
 	HasPassword bool   `json:"has_password"`
 	HasPasskey  bool   `json:"has_passkey"`
@@ -59,8 +59,9 @@ func CheckEmail(parameter, s string) []Validation {
 	return nil
 }
 
-// encodesControl reports whether s has a percent-encoded control character, such as the %0d%0a
-// of a line break: a mail server or receiver that decodes it would see a header of its own.
+// encodesControl reports whether s contains a percent-encoded control character, such as the
+// %0d%0a of a line break: a mail server or receiver that decodes it would see a header of its
+// own.
 func encodesControl(s string) bool {
 	for i := range len(s) - 2 {
 		if s[i] != '%' {
@@ -120,7 +121,7 @@ const (
 	maxPasswordThreads = 16
 )
 
-// passwordParameters are the parts of a PasswordHash.
+// passwordParameters is the parsed form of a PasswordHash.
 type passwordParameters struct {
 	memory, time uint32
 	threads      uint8
@@ -203,8 +204,8 @@ const (
 	MaxSessions = 50 // per admin; one more ends the oldest
 )
 
-// Session is a browser that an admin has signed in with. The browser has the
-// secret; the service stores its SHA-256.
+// Session is a browser that an admin has signed in with. The browser keeps the secret; the
+// service stores its SHA-256.
 type Session struct {
 	ID        string
 	AdminID   string

@@ -16,7 +16,7 @@ const (
 	AlertFailing   AlertName = "subscription_failing"   // its circuit breaker has opened
 	AlertRecovered AlertName = "subscription_recovered" // its circuit breaker has closed
 	AlertDisabled  AlertName = "subscription_disabled"  // it was failing for too long
-	AlertFailed    AlertName = "events_failed"          // events failed for good although its circuit breaker is closed
+	AlertFailed    AlertName = "events_failed"          // events failed permanently although its circuit breaker is closed
 	AlertLost      AlertName = "events_lost"            // retention removed events that it had not received
 )
 
@@ -154,8 +154,7 @@ func orNull[T comparable](v T) *T {
 	return &v
 }
 
-// page returns the admin page UI to open, "" for a test alert and without the URL of the
-// admin UI.
+// page returns the URL of the admin page to open, "" for a test alert and if baseURL is "".
 func (j *alertJSON) page(baseURL string) string {
 	if baseURL == "" || j.Subscription.ID == "" {
 		return ""
@@ -163,9 +162,9 @@ func (j *alertJSON) page(baseURL string) string {
 	return baseURL + "/subscriptions/" + j.Subscription.ID
 }
 
-// LinkAlert returns the JSON of an alert with html_url, the admin page UI to open. baseURL is
-// the URL of the admin UI, "" for no link. An alert is stored without it, since it may move to
-// another installation.
+// LinkAlert adds html_url, the URL of the admin page to open, to the JSON of an alert. baseURL
+// is the URL of the admin UI, "" for no link. An alert is stored without the link, since it may
+// move to another installation.
 func LinkAlert(raw []byte, baseURL string) ([]byte, error) {
 	var j alertJSON
 	if err := json.Unmarshal(raw, &j); err != nil {

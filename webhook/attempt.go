@@ -51,7 +51,7 @@ const MaxStoredBody = 16 << 10
 // Attempt is one HTTP request made for a delivery, and its result.
 type Attempt struct {
 	Number         int    // 1 to MaxAttempts
-	URL            string // that it was sent to; "" if unknown, after many changes of the subscription's URL
+	URL            string // target of the request; "" if unknown, after many changes of the subscription's URL
 	StartedAt      time.Time
 	Duration       time.Duration
 	Result         Result

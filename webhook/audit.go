@@ -2,7 +2,7 @@ package webhook
 
 import "time"
 
-// Action is something that an admin or an access token did, or the operator in a terminal.
+// Action is an audited action of an admin, an access token or the operator in a terminal.
 type Action string
 
 // The actions in the audit log. Their subject is the record that the name starts
@@ -48,7 +48,7 @@ const (
 	ActionProgramMoved             Action = "program.moved"      // the other installation has it
 	ActionProgramMoveAbort         Action = "program.move_abort" // active here again
 	ActionProgramArrive            Action = "program.arrive"     // complete here, but not active
-	ActionProgramActivate          Action = "program.activate"   // the same, and active
+	ActionProgramActivate          Action = "program.activate"   // complete here, and active
 	ActionKeyRotate                Action = "key.rotate"
 	ActionBackupCreate             Action = "backup.create"
 	ActionAdminCreate              Action = "admin.create"
@@ -96,13 +96,14 @@ func Actions() []Action { return actions[:] }
 // Terminal is the actor of commands that were run on the service's own machine.
 const Terminal = "terminal"
 
-// Provider is the actor of what an OpenID Connect provider told of an unknown account.
+// Provider is the actor for changes that an OpenID Connect provider reported about an unknown
+// account.
 const Provider = "provider"
 
-// Service is the actor of what the service does itself to complete an action.
+// Service is the actor for what the service itself does to complete an action.
 const Service = "service"
 
-// Prefixes of the id in [AuditEntry.Actor].
+// Prefixes of the ID in [AuditEntry.Actor].
 const (
 	ActorAdmin  = "admin:"
 	ActorToken  = "token:"
@@ -120,13 +121,13 @@ type AuditEntry struct {
 	Num       int64 // position in the log, from 1 and without gaps
 	ID        string
 	At        time.Time
-	Actor     string // [Terminal], [Service], or a prefix with an id; derived from Admin
+	Actor     string // [Terminal], [Service], or a prefix with an ID; derived from Admin
 	Admin     string // email, [Terminal], [Service], or the Actor of a token or a session of the portal
 	Address   string // "" for the terminal
 	RequestID string // "" for none
 	Action    Action
 	ProgramID string // "" for none
-	SubjectID string // id of the record that it was done to, "" for none
+	SubjectID string // ID of the record that was acted on, "" for none
 	Detail    string // text without secrets, partly from outside
 
 	Salt     []byte    // of Digest, random; empty once the personal parts are erased

@@ -29,7 +29,7 @@ func ParseAuditHash(text string) (h AuditHash, err error) {
 const AuditSaltSize = 16
 
 // PersonalDigest returns the hash of the parts of an entry that erasing its program removes.
-// The salt is removed with them, after which nobody can find them by guessing.
+// The salt is removed with them, so that they cannot be found by guessing.
 func (e *AuditEntry) PersonalDigest() AuditHash {
 	return hashOf(hex.EncodeToString(e.Salt), e.Admin, e.Address, e.Detail)
 }
@@ -62,7 +62,7 @@ func writeNetstring(h hash.Hash, s string) {
 // Erased reports whether the personal parts of an entry have been erased.
 func (e *AuditEntry) Erased() bool { return len(e.Salt) == 0 }
 
-// TokenID returns the id of the access token that an entry names as its actor, "" for none.
+// TokenID returns the ID of the access token that an entry names as its actor, "" for none.
 func (e *AuditEntry) TokenID() string {
 	id, ok := strings.CutPrefix(e.Actor, ActorToken)
 	if !ok {
@@ -89,16 +89,16 @@ func (f *AuditFault) Error() string {
 
 // AuditVerifier checks a sequence of entries of the audit log. The zero value is ready to use.
 type AuditVerifier struct {
-	// Expect is a hash that must be that of an entry, or that of the entry before the first;
-	// zero for none.
+	// Expect is a hash that an entry, or the one before the first entry, must have; zero for
+	// none.
 	Expect AuditHash
-	// Suffix is set if the entries are the end of a log, so that the first of them does not
-	// have to follow those that retention removed.
+	// Suffix is set if the entries are the end of a log, so that the first of them need not
+	// follow the entries that retention removed.
 	Suffix bool
 
 	seen     AuditSummary
 	first    AuditEntry
-	pruned   *AuditEntry // the newest that says what retention removed
+	pruned   *AuditEntry // the newest entry about retention
 	expected bool
 	erased   map[string]*AuditFault // the first erased entry of a program, until one deletes it
 }
@@ -106,13 +106,13 @@ type AuditVerifier struct {
 // AuditSummary describes verified entries.
 type AuditSummary struct {
 	Entries     int64
-	Erased      int64     // of Entries: those whose personal parts were erased with their program
+	Erased      int64     // entries whose personal parts were erased with their program
 	First, Last int64     // numbers
 	Anchor      AuditHash // of the entry before First; zero for the beginning of the log
 	Newest      AuditHash // of Last
 	FirstAt     time.Time
 	LastAt      time.Time
-	Pruned      AuditPrune // what the newest entry about retention says; zero for none
+	Pruned      AuditPrune // the range in the newest entry about retention; zero for none
 	PrunedAt    time.Time  // when that entry was recorded
 	Gaps        []AuditGap // where the log continues after a restore or a takeover
 }
@@ -153,7 +153,7 @@ func (v *AuditVerifier) Add(e *AuditEntry) error {
 	return nil
 }
 
-// Fault returns the error that an entry does not match for a reason.
+// Fault returns the error for an entry that does not match, with the reason.
 func (e *AuditEntry) Fault(reason string) *AuditFault {
 	return &AuditFault{Num: e.Num, ID: e.ID, At: e.At, Reason: reason}
 }

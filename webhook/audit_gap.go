@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// AuditGap is where the audit log continues after a restore or a takeover. The entries after Num
-// that there were before it are not in the restored data. It is the detail of an entry with
+// AuditGap is where the audit log continues after a restore or a takeover. The restored data
+// lacks the entries that once followed Num. The gap is the detail of an entry with
 // [ActionAuditContinue], so the chain proves it.
 type AuditGap struct {
 	Num  int64     // of the newest entry of the restored data; 0 if its log was empty
@@ -24,8 +24,8 @@ func (g AuditGap) String() string {
 	return fmt.Sprintf("after entry %d, hash %s, restored from %s", g.Num, g.Hash, g.From)
 }
 
-// Gap returns what an entry with [ActionAuditContinue] says, and false if it does not name the entry
-// that it follows.
+// Gap returns the gap that an entry with [ActionAuditContinue] records, and false if it does not name
+// the entry that it follows.
 func (e *AuditEntry) Gap() (g AuditGap, ok bool) {
 	part := auditGapForm.FindStringSubmatch(e.Detail)
 	if part == nil {

@@ -14,7 +14,8 @@ const auditPruneFormat = "through entry %d, hash %s"
 // String returns the detail of the entry.
 func (p AuditPrune) String() string { return fmt.Sprintf(auditPruneFormat, p.Num, p.Hash) }
 
-// Pruned returns what an entry with [ActionAuditPrune] says, and false if that cannot be read.
+// Pruned returns the range that an entry with [ActionAuditPrune] records, and false if it cannot be
+// parsed.
 func (e *AuditEntry) Pruned() (p AuditPrune, ok bool) {
 	var hash string
 	if _, err := fmt.Sscanf(e.Detail, auditPruneFormat, &p.Num, &hash); err != nil {
@@ -25,8 +26,9 @@ func (e *AuditEntry) Pruned() (p AuditPrune, ok bool) {
 	return p, err == nil && p.String() == e.Detail
 }
 
-// PruneFault returns why the entries before the first one of the log may not be missing, nil if
-// retention removed them. newest is the newest entry with [ActionAuditPrune], nil for none.
+// PruneFault returns an error if entries before first, the first of the log, are missing
+// although retention did not remove them. newest is the newest entry with [ActionAuditPrune],
+// nil for none.
 //
 // Entries that newest names may still exist: retention records what it is about to remove.
 func PruneFault(first, newest *AuditEntry) *AuditFault {

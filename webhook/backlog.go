@@ -2,8 +2,8 @@ package webhook
 
 import "time"
 
-// Backlog is what waits in the logs for active subscriptions. Events in a delivery
-// are not part of it.
+// Backlog counts the events that wait in the logs for active subscriptions. Events in a
+// delivery are not counted.
 type Backlog struct {
 	Subscriptions int       // subscriptions with waiting events
 	Events        int       // counted once per subscription

@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// body is the JSON object of a request, with what is wrong with its fields.
+// body is the JSON object of a request, with the faults of its fields.
 type body struct {
 	document
 	faults []Validation
@@ -16,8 +16,8 @@ type body struct {
 // WholeBody is the parameter of an error of a body as a whole.
 const WholeBody = "body"
 
-// parseBody parses the body of a request, which must be an object. like continues the error about any
-// other value, "" for nothing: such as {"name": "a"}.
+// parseBody parses the body of a request, which must be an object. like ends the error about any other
+// value with an example, such as {"name": "a"}; "" for none.
 func parseBody(raw []byte, like string) (*body, *Error) {
 	b := new(body)
 	if err := b.parse(raw, ""); err != nil {
@@ -44,12 +44,12 @@ func (b *body) fail(code, parameter, detail string) {
 	b.faults = append(b.faults, Validation{code, detail, parameter})
 }
 
-// unknown reports a field that a record of this kind does not have. known are those that it has.
+// unknown reports a field that this kind of record does not have. known lists those that it has.
 func (b *body) unknown(name, kind, known string) {
 	b.fail(InvalidUnknownField, join("", name), "is not a field of "+kind+"; it has: "+known)
 }
 
-// string returns the string at a node, nil with a fault if it is none.
+// string returns the string at a node, nil with a fault if it is not a string.
 func (b *body) string(parameter string, value int32) *string {
 	if !b.isString(value) {
 		b.fail(InvalidType, parameter, "must be a string")
@@ -59,7 +59,7 @@ func (b *body) string(parameter string, value int32) *string {
 	return &s
 }
 
-// boolean returns the boolean at a node, nil with a fault if it is none.
+// boolean returns the boolean at a node, nil with a fault if it is not a boolean.
 func (b *body) boolean(parameter string, value int32) *bool {
 	kind := b.nodes[value].kind
 	if kind != jsontext.KindTrue && kind != jsontext.KindFalse {

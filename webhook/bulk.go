@@ -51,7 +51,7 @@ type BulkRun struct {
 	Skipped     map[BulkSkip]int
 	Waiting     int            // subscriptions that have MaxOpenRedeliveries open redeliveries
 	Results     map[Status]int // redeliveries that it created, by status
-	Admin       string         // who started it, "" for a token
+	Admin       string         // the admin who started it, "" for a token
 	CreatedAt   time.Time
 	CompletedAt time.Time // zero while it is running
 }
@@ -63,8 +63,7 @@ const bulkRunSubject = "run-"
 // BulkRunSubject returns the audit log's subject for a bulk run.
 func BulkRunSubject(id string) string { return bulkRunSubject + id }
 
-// BulkRunOfSubject returns the id of the bulk run that is a subject of the audit
-// log.
+// BulkRunOfSubject returns the ID of the bulk run from its subject in the audit log.
 func BulkRunOfSubject(subject string) (id string, ok bool) {
 	return strings.CutPrefix(subject, bulkRunSubject)
 }
@@ -166,7 +165,7 @@ const (
 	SkipUnsubscribed        BulkSkip = "unsubscribed" // the subscription no longer requests one of its event types
 	SkipRecovered           BulkSkip = "recovered"    // it failed, and its events have been delivered since
 	SkipSplitting           BulkSkip = "splitting"    // it failed, and its events are being sent again in deliveries of their own
-	SkipSentAgain           BulkSkip = "sent_again"   // it failed, and newer deliveries have its events: a split or a replay
+	SkipSentAgain           BulkSkip = "sent_again"   // it failed, and newer deliveries contain its events: a split or a replay
 	SkipEnded               BulkSkip = "ended"        // already completed
 	SkipInFlight            BulkSkip = "in_flight"    // an attempt is in flight
 	SkipGone                BulkSkip = "gone"         // retention has removed it since

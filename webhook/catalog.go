@@ -102,15 +102,15 @@ func (c *Catalog) change(change func(byName map[string]*EventType)) {
 //go:embed catalog
 var embedded embed.FS
 
-// SchemaFile is an event type: a file <name>.json with a JSON Schema. In a folder of the built-in
-// ones it is a schema that event types refer to by its path.
+// SchemaFile is an event type: a file <name>.json with a JSON Schema. A file in a folder of the
+// built-in ones is a schema that event types reference by its path.
 type SchemaFile struct {
 	Name    string // path
 	Content []byte
 }
 
 // LoadCatalog returns the catalog of the spec's section 6.2, with the notification
-// categories of section 2.4, and the operator's own event types. Those must be
+// categories of section 2.4, and the operator's own event types. The operator's must be
 // closed and self-contained, and must define the fields of every event. An error
 // names the file and what to change.
 func LoadCatalog(more ...SchemaFile) (*Catalog, error) {
@@ -131,16 +131,16 @@ func LoadCatalog(more ...SchemaFile) (*Catalog, error) {
 
 var eventName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:-]*$`)
 
-// MaxEventName is the maximum length of the name of an event type, in bytes.
+// MaxEventName is the maximum length of an event type name, in bytes.
 const MaxEventName = 128
 
-// eventNameForm says what IsEventName checks.
+// eventNameForm describes the names that IsEventName accepts.
 const eventNameForm = "1 to 128 of A-Z, a-z, 0-9, _, ., : and -, beginning with a letter or digit"
 
-// IsEventName reports whether a name has the form of the name of an event type.
+// IsEventName reports whether a name has the form of an event type name.
 func IsEventName(name string) bool { return len(name) <= MaxEventName && eventName.MatchString(name) }
 
-// NewCatalog returns a catalog of certain event types, without the built-in ones.
+// NewCatalog returns a catalog of the given event types, without the built-in ones.
 func NewCatalog(types ...*EventType) *Catalog {
 	c, byName := new(Catalog), make(map[string]*EventType, len(types))
 	c.documents.New = func() any { return new(document) }
@@ -348,8 +348,8 @@ func (t *EventType) checkOwn(ctx context.Context, content []byte) error {
 	return nil
 }
 
-// externalRef returns a $ref in the schema at node i to another file, or "". The
-// library does not report every one as an error.
+// externalRef returns a $ref in the schema at node i to another file, or "". The schema
+// library does not report every such reference as an error.
 func (d *document) externalRef(i int32) string {
 	for name, value := range d.members(i) {
 		if string(d.text(name)) == "$ref" && d.nodes[value].kind == jsontext.KindString && !bytes.HasPrefix(d.text(value), []byte("#")) {

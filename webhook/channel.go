@@ -33,7 +33,7 @@ type AlertChannel struct {
 	CreatedAt, UpdatedAt time.Time
 }
 
-// Target returns where the channel leads, without parts that may be secret.
+// Target returns the destination of the channel, without parts that may be secret.
 func (c *AlertChannel) Target() string {
 	if c.Kind == ChannelEmail {
 		return strings.Join(c.To, ", ")
@@ -100,8 +100,8 @@ func CheckChannel(c *AlertChannel, rules SubscriptionRules, smtp bool) []Validat
 	return all
 }
 
-// CheckAlertURL returns what is wrong with a URL that receives alerts: it must pass CheckURL, and
-// is not shown where a subscription's is.
+// CheckAlertURL returns what is wrong with a URL that receives alerts. It must pass CheckURL and
+// contain no user name or password.
 func (r *SubscriptionRules) CheckAlertURL(s string) []Validation {
 	fail := func(detail string) []Validation { return []Validation{{InvalidFormat, detail, "url"}} }
 	if u, err := url.Parse(s); err == nil && u.User != nil {

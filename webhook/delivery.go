@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Status is the state of a delivery. docs/architecture.md has the state diagram,
+// Status is the state of a delivery. docs/architecture.md contains the state diagram,
 // the schema checks the states, and delivery_test.go tests every transition.
 type Status string
 
@@ -28,7 +28,7 @@ const (
 	FailureRejected            FailureReason = "rejected"
 	FailureBlocked             FailureReason = "blocked"
 	FailureSubscriptionDeleted FailureReason = "subscription_deleted"
-	FailureUnsubscribed        FailureReason = "unsubscribed" // an event type of it was removed from the subscription (spec, section 6.1.4)
+	FailureUnsubscribed        FailureReason = "unsubscribed" // one of its event types was removed from the subscription (spec, section 6.1.4)
 	FailureExpired             FailureReason = "expired"      // it waited longer than the retention
 	FailureCancelled           FailureReason = "cancelled"    // an admin or an API request cancelled it
 )
@@ -45,8 +45,8 @@ type EventRef struct {
 	Name string `json:"name"`
 }
 
-// Delivery is one HTTP POST due to one subscription (spec, section 2.2). Its id,
-// its events and therefore its bytes never change.
+// Delivery is one HTTP POST due to one subscription (spec, section 2.2). Its ID, its events
+// and therefore its bytes never change.
 type Delivery struct {
 	ID             string
 	SubscriptionID string
@@ -60,10 +60,10 @@ type Delivery struct {
 	SplitOf        string // the failed delivery that its events were sent with before, or ""
 	CreatedAt      time.Time
 	CompletedAt    time.Time // zero until Status is final
-	RecoveredAt    time.Time // of a failed delivery, when the last of its events was delivered otherwise; zero if one is not
+	RecoveredAt    time.Time // when the last event of a failed delivery was delivered by another; zero while one is undelivered
 	Splitting      bool      // it failed, and its events are being sent again in deliveries of their own
 
-	Attempts []Attempt // only if the delivery was read by its id
+	Attempts []Attempt // only if the delivery was read by its ID
 }
 
 // MaxDeliveryBytes is the maximum size of the events of one delivery together. A
@@ -71,8 +71,8 @@ type Delivery struct {
 // and NestJS those above 100 KB.
 const MaxDeliveryBytes = 64 << 10
 
-// BatchSize returns the maximum number of events in a delivery to a subscription with
-// maxEvents, 0 for none of its own, where operators allow batchSize.
+// BatchSize returns the maximum number of events per delivery to a subscription. maxEvents
+// is the subscription's own maximum, 0 for none; batchSize is the operator's.
 func BatchSize(batchSize, maxEvents int) int {
 	if maxEvents == 0 {
 		return batchSize
@@ -80,14 +80,14 @@ func BatchSize(batchSize, maxEvents int) int {
 	return min(batchSize, maxEvents)
 }
 
-// MaxOpenRedeliveries is the maximum number of redeliveries of one subscription
-// that are not completed.
+// MaxOpenRedeliveries is the maximum number of redeliveries per subscription that are not
+// completed.
 const MaxOpenRedeliveries = 1000
 
-// AppendBody appends the body of a delivery (spec, section 2.2) to dst. It is a
-// pure function of the delivery's row and the stored JSON of its events, so every
-// attempt sends the same bytes and they need not be stored. The ids need no
-// escaping: they are UUIDs and program ids with a safe alphabet.
+// AppendBody appends the body of a delivery (spec, section 2.2) to dst. It is a pure
+// function of the delivery's row and the stored JSON of its events, so every attempt sends
+// the same bytes and they need not be stored. The IDs need no escaping: they are UUIDs and
+// program IDs with a safe alphabet.
 func AppendBody(dst []byte, id, subscriptionID, programID string, events [][]byte) []byte {
 	dst = append(dst, `{"delivery_id":"`...)
 	dst = append(dst, id...)

@@ -14,12 +14,12 @@ import (
 // internet and what the operator permits in addition. The zero value is the public
 // internet only. A Destinations is immutable.
 type Destinations struct {
-	extra []netip.Prefix // permitted by the operator; never IPv4-mapped, never with a zone
+	extra []netip.Prefix // permitted by the operator; neither IPv4-mapped nor with a zone
 }
 
-// special4 is IANA's IPv4 Special-Purpose Address Registry, including ranges that
-// are globally reachable (they have no subscribers), plus what the registry lacks:
-// multicast, and one public-looking address of a cloud's internal services.
+// special4 is IANA's IPv4 Special-Purpose Address Registry, including ranges that are
+// globally reachable (they have no subscribers), plus two that the registry lacks:
+// multicast, and a public-looking address of a cloud's internal services.
 var special4 = prefixes(
 	"0.0.0.0/8",        // this network
 	"10.0.0.0/8",       // private
@@ -42,7 +42,7 @@ var special4 = prefixes(
 	"240.0.0.0/4",      // reserved, and limited broadcast
 )
 
-// public6 is all that IANA has assigned as global unicast. Everything else is
+// public6 is the range that IANA has assigned as global unicast. Everything else is
 // blocked: loopback, unique-local, link-local, multicast, IPv4-mapped and
 // -compatible, NAT64, segment routing, and ranges without a meaning yet.
 var public6 = netip.MustParsePrefix("2000::/3")

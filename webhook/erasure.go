@@ -26,10 +26,10 @@ type Erasure struct {
 	// Replica is the longest time that the replica keeps the program after the erasure has
 	// finished; 0 without a replica.
 	Replica  time.Duration `json:"replica"`
-	Finished bool          `json:"finished"` // nothing of it is left in the database
+	Finished bool          `json:"finished"` // the database contains nothing of the program
 }
 
-// Notice says in sentences what keeps the program for how long.
+// Notice says in sentences which copies keep the program, and for how long.
 func (e *Erasure) Notice() string {
 	replica := "There is no replica."
 	if e.Replica > 0 {

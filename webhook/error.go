@@ -2,7 +2,7 @@ package webhook
 
 import "strings"
 
-// Code is the kind of an [Error]. Package api has the HTTP status and title of each.
+// Code is the kind of an [Error]. Package api maps each to its HTTP status and title.
 type Code string
 
 const (
@@ -17,7 +17,7 @@ const (
 	CodePrecondition     Code = "precondition_failed" // If-Match or If-None-Match is not met
 	CodeTooLarge         Code = "too_large"           // the body exceeds its limit
 	CodeUnsupportedMedia Code = "unsupported_media"   // the body has an unsupported media type or encoding
-	CodeRateLimited      Code = "rate_limited"        // too many requests of a program, or of an address without a token
+	CodeRateLimited      Code = "rate_limited"        // too many requests from a program, or from an address without a token
 	CodeURITooLong       Code = "uri_too_long"        // path and query exceed their limit
 	CodeHeaderTooLarge   Code = "header_too_large"    // the headers exceed their limit
 	CodeUnavailable      Code = "unavailable"         // the service cannot store, read or acknowledge now
@@ -33,7 +33,7 @@ var codes = [...]Code{
 // Codes returns every [Code], for exhaustive tests.
 func Codes() []Code { return codes[:] }
 
-// Error is an error that is worded for the caller: usually a mistake of the caller. It
+// Error is an error worded for the caller, usually about the caller's mistake. It
 // contains no secrets and nothing from other programs. The API returns it in the spec's
 // error envelope (section 7.1); the command line prints it on one line.
 type Error struct {

@@ -61,10 +61,10 @@ func (c *Catalog) NewEvent(raw []byte, at string, now time.Time) (Event, *Error)
 	return e, invalid(v)
 }
 
-// NewEvents parses the body of a publish request: one event, or an object whose
-// property events has 1 to MaxPublishEvents of them. It returns all events or none;
-// batch reports whether they were in an array. An id may occur several times, with
-// the same content or not.
+// NewEvents parses the body of a publish request: one event, or an object whose property
+// events contains 1 to MaxPublishEvents of them. It returns all events or none; batch
+// reports whether they were in an array. An ID may occur several times, with the same
+// content or not.
 func (c *Catalog) NewEvents(raw []byte, now time.Time) (events []Event, batch bool, err *Error) {
 	d := c.document()
 	defer c.release(d)
@@ -300,10 +300,10 @@ func appendEventHead(dst []byte, id, timestamp string) []byte {
 	return append(dst, '"')
 }
 
-// SameEvent reports whether a repeated event is the same as the stored event with
-// its id. The order of properties, whitespace and escapes do not matter; the
-// spelling of numbers does. A timestamp that was not given this time is ignored,
-// since the publisher cannot know the generated one.
+// SameEvent reports whether a repeated event is the same as the stored event with its ID.
+// The order of properties, whitespace and escapes do not matter; the spelling of numbers
+// does. A timestamp that was not given this time is ignored, since the publisher cannot know
+// the generated one.
 func SameEvent(stored, again *Event) bool {
 	a, b := stored.JSON, again.JSON
 	if !again.TimestampGiven {
@@ -380,7 +380,8 @@ type StoredEvents struct {
 }
 
 // Check returns what is wrong with the JSON of an event, "" for nothing: it must be an object as
-// [Catalog.NewEvent] makes it, and its common fields must be those of e. Event types do not matter.
+// [Catalog.NewEvent] creates it, and its common fields must be those of e. Event types do not
+// matter.
 func (s *StoredEvents) Check(e *Event) string {
 	const added = 1024 // what the service has added to what was published, at most
 	d := &s.document

@@ -218,7 +218,7 @@ func TestEventSize(t *testing.T) {
 	}
 }
 
-// The limit of nesting is that of an event, wherever it is in the request.
+// The nesting limit applies to an event, wherever it is in the request.
 func TestNesting(t *testing.T) {
 	c := testCatalog(t)
 	for levels, want := range map[int]bool{MaxJSONDepth - 1: false, MaxJSONDepth: true} {

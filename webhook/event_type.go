@@ -58,7 +58,7 @@ func NewEventType(ctx context.Context, name string, schema []byte) (*EventType, 
 	return t, nil
 }
 
-// checkEventName returns what is wrong with the name of an event type, nil if nothing is.
+// checkEventName returns what is wrong with an event type name, nil if nothing is.
 func checkEventName(name string) *Error {
 	switch {
 	case len(name) > MaxEventName:
@@ -176,7 +176,7 @@ var errSchemaWork = errors.New("the schema is too complex: its references, patte
 	"or it refers to itself without end")
 
 // maxEventWork bounds the work of the schema library on one event: the work of the schema
-// times the values of the event. Errors take memory for each of them.
+// times the values of the event. Each error takes memory.
 const maxEventWork = 2_000_000
 
 // schemaWork returns the maximum number of subschemas that a schema applies along one path
@@ -190,8 +190,9 @@ func schemaWork(ctx context.Context, root *jsonschema.Schema) (int, error) {
 	return work, nil
 }
 
-// workMeter has the work of schemas, by the depth of the instance below them: 0 if not
-// yet known, -1 while it is computed. The work of all is too much when ctx has ended.
+// workMeter caches the work of schemas, by the depth of the instance below them: 0 if not
+// yet known, -1 while it is computed. Once ctx has ended, the work of every schema is too
+// much.
 type workMeter struct {
 	ctx   context.Context
 	known map[*jsonschema.Schema]*[MaxJSONDepth + 1]int

@@ -33,10 +33,10 @@ func (f *EventFilter) JSON() string { return f.json }
 // SameFilter reports whether two filters, nil for none, have the same JSON.
 func SameFilter(a, b *EventFilter) bool { return a == b || a != nil && b != nil && a.json == b.json }
 
-// Filters are the filters of the events of a subscription, by name. An event without one is not in it.
+// Filters are a subscription's filters by event name. An event without a filter is not in the map.
 type Filters map[string]*EventFilter
 
-// with returns the filters with another one.
+// with sets a filter and returns the filters, which it creates if f is nil.
 func (f Filters) with(name string, filter *EventFilter) Filters {
 	if f == nil {
 		f = make(Filters)
@@ -147,7 +147,7 @@ type Fields struct {
 // Parse reads the JSON of an event, which must not change while f is in use.
 func (f *Fields) Parse(event []byte) { f.unusable = f.parse(event, "") != nil }
 
-// Match reports whether an event is one that the subscription wants. What cannot be parsed matches:
+// Match reports whether the subscription selects an event. An event that cannot be parsed matches:
 // it was accepted, so it must not disappear.
 func (f *EventFilter) Match(event *Fields) bool {
 	return f == nil || event.unusable || f.root.decide(event) == isTrue
@@ -283,7 +283,7 @@ func (f *Fields) compare(value int32, s *scalar) (sign int, comparable bool) {
 	}
 }
 
-// instant returns the time of a timestamp as events have it.
+// instant returns the time of a timestamp in the form of events.
 func instant(text []byte) (time.Time, bool) {
 	if !isTimestamp(text) {
 		return time.Time{}, false
@@ -387,8 +387,8 @@ func ParseFilter(raw []byte, t *EventType, at string) (*EventFilter, *Error) {
 	return f, invalid(b.faults)
 }
 
-// ParseFilters parses an object with the filters of some events by name, as in a form; "" has none. at
-// begins the parameters of errors.
+// ParseFilters parses a form's object of filters by event name; "" means none. at begins the
+// parameters of errors.
 func ParseFilters(text, at string) (Filters, []Validation) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -416,7 +416,7 @@ func ParseFilters(text, at string) (Filters, []Validation) {
 	return all, b.faults
 }
 
-// filter parses the filter at a node, nil with faults if it is none.
+// filter parses the filter at a node, nil with faults if it is not a filter.
 func (b *body) filter(value int32, at string) *EventFilter {
 	p := filterParser{body: b}
 	before := len(b.faults)
@@ -449,7 +449,7 @@ type filterParser struct {
 	conditions int
 }
 
-// node parses a group or a condition in a number of groups.
+// node parses a group or a condition within depth groups.
 func (p *filterParser) node(value int32, at string, depth int) (n filterNode, ok bool) {
 	if p.nodes[value].kind != jsontext.KindBeginObject {
 		p.fail(InvalidType, at, conditionForm)

@@ -21,11 +21,11 @@ type FilterField struct {
 	Ops   []FilterOp `json:"ops"`
 	Kinds []string   `json:"kinds"` // that values can have: null, boolean, number, string
 
-	Values []string `json:"values,omitempty"` // JSON of those that the field can have, if the schema lists them
+	Values []string `json:"values,omitempty"` // JSON of the values that the field can have, if the schema lists them
 }
 
 // FilterFields returns fields that the type's schema names, by name, at most 100 and four deep, without
-// those that always have the same value. open says that conditions on other ones are possible.
+// those that always have the same value. open says that conditions on other fields are possible.
 func (t *EventType) FilterFields() (fields []FilterField, open bool) {
 	c := filterCheck{eventType: t, steps: maxFilterSteps}
 	var visit func(p place, path []string)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestFilterFields checks that a form offers what the check of filters accepts.
+// TestFilterFields checks that a form offers the conditions that the filter check accepts.
 func TestFilterFields(t *testing.T) {
 	schema := strings.NewReplacer(`"required"`, `"$defs":{"person":{"type":"object","additionalProperties":false,
 			"properties":{"vip":{"type":"boolean"},"boss":{"$ref":"#/$defs/person"}}}},"required"`,

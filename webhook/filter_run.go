@@ -13,7 +13,7 @@ import (
 const (
 	// MaxFilterExamples is how many events of each outcome a filter test shows.
 	MaxFilterExamples = 5
-	// FilterTestDays is how many days of stored events people test filters with, unless they say another range.
+	// FilterTestDays is the default range of a filter test, in days of stored events.
 	FilterTestDays = 7
 )
 
@@ -25,7 +25,7 @@ type FilterTest struct {
 	To      time.Time // exclusive; zero for now
 }
 
-// FilterValue is what an event has at a path of a filter.
+// FilterValue is the value of an event at a path of a filter.
 type FilterValue struct {
 	Path  string          `json:"path"`
 	Value json.RawMessage `json:"value"`
@@ -59,8 +59,8 @@ func (c *Catalog) ParseFilterTest(raw []byte, now time.Time) (t FilterTest, inva
 	return t, invalid(merge(b.faults, v))
 }
 
-// Values returns what an event has at the paths of the filter, which decide about it: each path once, in
-// the order of the filter, without those that the event does not have.
+// Values returns the values of an event at the filter's paths, which decide whether it matches: each
+// path once, in the order of the filter, without paths that the event lacks.
 func (f *EventFilter) Values(event *Fields) (all []FilterValue) {
 	if f == nil || event.unusable {
 		return nil

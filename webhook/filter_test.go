@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// filterModel decides by the words of the contract alone: over decoded values, numbers as fractions,
-// and nil for unknown.
+// filterModel decides by the contract alone: over decoded values, numbers as fractions, and nil for
+// unknown.
 func filterModel(node any, event any) *bool {
 	is := func(b bool) *bool { return &b }
 	n := node.(map[string]any)
@@ -197,7 +197,7 @@ func randomCondition(r *rand.Rand) string {
 	return fmt.Sprintf(`{"value":%s, "op":"%s","path":"%s"}`, value, op, pick(r, []string{"a", "b", "c", "a.a", "a.b", "b.a", "a.b.c", "c.c"}))
 }
 
-// TestFilterModel compares filters with the model, on filters and events that are drawn.
+// TestFilterModel compares filters with the model, on random filters and events.
 func TestFilterModel(t *testing.T) {
 	seed, n := rand.Uint64(), 1_000_000
 	if testing.Short() {
@@ -243,8 +243,9 @@ func TestFilterModel(t *testing.T) {
 	}
 }
 
-// Conditions on what a valid event has must be allowed, and what is allowed stays so when the schema
-// changes in a way that the API accepts. So no change of an event type leaves a filter behind.
+// Conditions on a field of a valid event must be allowed, and an allowed condition stays allowed when
+// the schema changes in a way that the API accepts. So no change of an event type leaves a filter
+// behind.
 func TestFilterSchema(t *testing.T) {
 	allowed, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {

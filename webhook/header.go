@@ -51,7 +51,7 @@ func isOwnHeader(name string) bool {
 }
 
 // CheckHeaders returns what is wrong with the headers of a subscription: names that HTTP does not
-// permit, that differ only in case or that a delivery has anyway, and values that HTTP cannot carry
+// permit, that differ only in case or that every delivery sends, and values that HTTP cannot carry
 // unchanged. No error contains a value.
 func CheckHeaders(headers []Header) []Validation {
 	if len(headers) > MaxHeaders {
@@ -100,8 +100,8 @@ func checkHeaderValue(s string) (code, detail string) {
 	return "", ""
 }
 
-// ParseHeaders parses headers as a form has them, one Name: value on each line, sorted by name. The
-// fault contains no value.
+// ParseHeaders parses a form's headers, one Name: value per line, and sorts them by name. The fault
+// contains no value.
 func ParseHeaders(lines string) (all []Header, fault *Validation) {
 	for line := range strings.Lines(lines) {
 		if line = strings.TrimSpace(line); line == "" {

@@ -53,7 +53,7 @@ func TestCheckHeaders(t *testing.T) {
 	}
 }
 
-// TestOwnHeaders checks that a subscription may set no header that a delivery has anyway.
+// TestOwnHeaders checks that a subscription may set no header that every delivery sends.
 func TestOwnHeaders(t *testing.T) {
 	head := RequestHead{Authorization: "a", Signature: "v1,a", Trace: "a", Test: true}
 	own := head.AppendHeader([][2]string{{"Host"}, {"Content-Length"}, {"Transfer-Encoding"}, {"Proxy-Authorization"}, {"TE"}, {"tracestate"}})

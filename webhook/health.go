@@ -12,7 +12,7 @@ const (
 )
 
 // HealthDegraded is an active, healthy subscription that had a failed attempt in
-// the last hour. Only the admin UI shows it; no record has it.
+// the last hour. Only the admin UI shows it; no record stores it.
 const HealthDegraded Health = "degraded"
 
 // FailingReason is why a subscription is failing.
@@ -62,11 +62,11 @@ type Failures struct {
 // InARow returns the number of failed attempts since the last success.
 func (f *Failures) InARow() int { return f.Count + f.Rejected }
 
-// After returns the health of a subscription after an attempt that ended now and
-// was not a ping. A success resets the counts, and closes the breaker if it is that of a
-// probe: one that was sent before the breaker opened says nothing about what came after. An
-// attempt that the service itself interrupted changes nothing. probe means that the attempt was
-// made while the subscription was failing.
+// After returns the health of a subscription after an attempt that ended now and was not a ping.
+// A success resets the counts. It closes the breaker only if the attempt was a probe: an attempt
+// sent before the breaker opened says nothing about the receiver's state since. An attempt that
+// the service itself interrupted changes nothing. probe means that the attempt was made while
+// the subscription was failing.
 func (p HealthPolicy) After(h Health, f Failures, a *Attempt, probe bool, now time.Time) (Health, Failures) {
 	switch {
 	case h == HealthDisabled || a.Error == ErrorInterrupted:
@@ -104,9 +104,9 @@ func (p HealthPolicy) After(h Health, f Failures, a *Attempt, probe bool, now ti
 	return h, f
 }
 
-// AfterPing does the same after a ping, which neither opens nor closes the breaker.
-// A success triggers the next probe immediately, with a delivery. probe means that
-// the ping was the probe itself.
+// AfterPing is After for a ping, which neither opens nor closes the breaker. A success
+// triggers the next probe immediately, with a delivery. probe means that the ping was the
+// probe itself.
 func (p HealthPolicy) AfterPing(h Health, f Failures, a *Attempt, probe bool, now time.Time) (Health, Failures) {
 	switch {
 	case h != HealthFailing || a.Error == ErrorInterrupted:

@@ -29,7 +29,7 @@ type IdempotencyKey struct {
 	Request   [sha256.Size]byte // hash of the request
 }
 
-// Limits returns how many keys a token may have at a time, and bytes of responses under them.
+// Limits returns how many keys a token may have, and how many bytes of responses stored under them.
 func (k *IdempotencyKey) Limits() (keys, bytes int) {
 	if k.ProgramID != "" {
 		return MaxPlatformIdempotencyKeys, MaxPlatformIdempotencyBytes

@@ -7,7 +7,7 @@ type Identity struct {
 	Subject       string
 	Email         string // normalized; "" if the provider sends none
 	EmailVerified bool   // the provider has checked that the visitor receives mail there
-	EmailRefuted  bool   // the provider says that it has not; without both it says neither
+	EmailRefuted  bool   // the provider says that it has not checked; false like EmailVerified if it says neither
 	Role          Role   // "" for none
 }
 

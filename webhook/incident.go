@@ -2,8 +2,8 @@ package webhook
 
 import "time"
 
-// IncidentQuiet is how long after the last permanent failure an incident closes, if
-// the circuit breaker is not open.
+// IncidentQuiet is the time from the last permanent failure until an incident closes, if the
+// circuit breaker is not open.
 const IncidentQuiet = time.Hour
 
 // IncidentEnd is what closed an incident.
@@ -55,18 +55,18 @@ type Incident struct {
 	DeliveryID     string // "" if the delivery was removed
 
 	Failed        int64     // deliveries that failed permanently
-	Undelivered   int64     // events of those that no delivery has delivered since
-	FailedFrom    time.Time // acceptance of the oldest event in those; zero if unknown
+	Undelivered   int64     // their events that no delivery has delivered since
+	FailedFrom    time.Time // acceptance of the oldest undelivered event; zero if unknown
 	WaitingEvents int       // events held back, 0 if closed; up to the limit that the caller asked for
 	WaitingMore   bool      // more may wait: the count ended at that limit, or where a filter was tried
 	OldestEvent   time.Time // acceptance of the oldest waiting event; zero for none
-	FailedEvent   string    // id of an example: the oldest event left to resend, or one of DeliveryID; "" for none
+	FailedEvent   string    // ID of an example: the oldest event left to resend, or one of DeliveryID; "" for none
 
-	// Only if the incident was read by its id:
+	// Only if the incident was read by its ID:
 	Recovered   int64     // of Failed, the deliveries whose events have all been delivered since; -1 if unknown
 	RecoveredAt time.Time // when the last of them was; zero for none
 
-	Timeline []IncidentEntry // oldest first; only if the incident was read by its id
+	Timeline []IncidentEntry // oldest first; only if the incident was read by its ID
 }
 
 // Open reports whether the incident is open.
@@ -144,10 +144,10 @@ type IncidentResend struct {
 	BulkRunID string // "" of a replay
 	ProgramID string // to which the bulk run is limited, "" for all programs
 
-	Admin      string // who started it, "" for an API token
+	Admin      string // the admin who started it, "" for an API token
 	Running    bool   // it has not ended
 	Cancelled  bool
-	Events     int64            // in those, 0 if there are too many to count
+	Events     int64            // in its deliveries, 0 if there are too many to count
 	Deliveries int64            // created so far
 	Results    map[Status]int64 // of those, by status; nil if there are too many to count
 }

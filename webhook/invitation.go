@@ -3,14 +3,14 @@ package webhook
 import "time"
 
 const (
-	// InvitationLife is how long the link of an invitation works.
+	// InvitationLife is the time from an invitation to the expiry of its link.
 	InvitationLife = 72 * time.Hour
 	// MaxInvitations is the maximum number of open invitations.
 	MaxInvitations = 100
 )
 
 // Invitation lets a person become an admin with a fixed email address and role. The link
-// has a code, of which the service stores the SHA-256. It works once.
+// contains a code, of which the service stores the SHA-256, and works once.
 type Invitation struct {
 	ID        string
 	Email     string

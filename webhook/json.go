@@ -40,7 +40,7 @@ type node struct {
 // the value itself. A document can be reused for parsing, and is not safe for
 // concurrent use.
 type document struct {
-	src   []byte // the caller's; never modified
+	src   []byte // belongs to the caller; never modified
 	nodes []node
 	depth int // limit of nesting
 	deep  int // offset of the first value that is nested deeper than MaxJSONDepth, -1 for none
@@ -52,7 +52,7 @@ type document struct {
 // path of the document for errors, "" for a request body.
 func (d *document) parse(src []byte, at string) *Error { return d.parseTo(src, at, MaxJSONDepth) }
 
-// parseTo is parse with a limit of nesting.
+// parseTo is parse with a nesting limit.
 func (d *document) parseTo(src []byte, at string, depth int) *Error {
 	d.src, d.nodes, d.depth, d.deep = src, d.nodes[:0], depth, -1
 	if len(src) > MaxBodyBytes {
@@ -128,12 +128,12 @@ func (d *document) value(at string) *Error {
 	return nil
 }
 
-// tooDeep returns the error of a value that is nested too deep, which starts at an offset.
+// tooDeep returns the error for a value at offset start that is nested too deeply.
 func (d *document) tooDeep(start int, at string) *Error {
 	return malformed(d.src, start, at, fmt.Sprintf("nested deeper than %d levels", MaxJSONDepth))
 }
 
-// unbounded returns what is wrong with a number whose size is not manageable, such as 1e999999999.
+// unbounded returns what is wrong with a number whose size exceeds the limits, such as 1e999999999.
 func unbounded(number []byte) string {
 	if len(number) > maxNumberBytes {
 		return fmt.Sprintf("must be a number of at most %d characters", maxNumberBytes)

@@ -72,18 +72,18 @@ var (
 		Filters: []Filter{
 			{Name: "active", Values: []string{"true", "false"}},
 			{Name: "status", Values: []string{string(HealthHealthy), string(HealthFailing), string(HealthDisabled)}},
-			{Name: "event", Kind: FilterEvent}, // that it wants
+			{Name: "event", Kind: FilterEvent}, // that the subscription selects
 			{Name: "url", Kind: FilterURL},
 			{Name: "created_at", Kind: FilterTime},
 			{Name: "updated_at", Kind: FilterTime},
 		},
 	}
 
-	// AllSubscriptionList lists the subscriptions of all programs for admins, by default
-	// the most urgent first: failing, disabled, degraded, paused, healthy, and in each
-	// state by what waits. Its status filter distinguishes degraded from healthy ones.
-	// created_at is the order of creation, which has no ties. Deleted subscriptions are
-	// only listed if the filter asks for them.
+	// AllSubscriptionList lists the subscriptions of all programs for admins, by default the
+	// most urgent first: failing, disabled, degraded, paused, healthy, and within each state by
+	// their backlog. Its status filter distinguishes degraded from healthy ones. created_at is
+	// the order of creation, which has no ties. Deleted subscriptions are only listed if the
+	// filter asks for them.
 	AllSubscriptionList = (&List{
 		Feed:    true,
 		Sort:    []string{"status", "name", "success_rate", "waiting", "last_success_at", "created_at"},
@@ -94,7 +94,7 @@ var (
 		Filter{Name: "active", Values: []string{"true", "false"}},
 		Filter{Name: "losses", Values: []string{"true", "false"}}, // whether retention removed events that it had not received
 		Filter{Name: "deleted", Values: []string{"true", "false"}},
-		Filter{Name: "event", Kind: FilterEvent}, // that it wants
+		Filter{Name: "event", Kind: FilterEvent}, // that the subscription selects
 		Filter{Name: "created_at", Kind: FilterTime},
 	)
 
@@ -102,12 +102,12 @@ var (
 	// order of creation, which has no ties.
 	DeliveryList = feed("created_at",
 		Filter{Name: "status", Values: []string{string(StatusPending), string(StatusRetryable), string(StatusSuccess), string(StatusFailed)}},
-		Filter{Name: "event", Kind: FilterEvent},                    // that it has
+		Filter{Name: "event", Kind: FilterEvent},                    // that it contains
 		Filter{Name: "response_status", Kind: FilterResponseStatus}, // of the last completed attempt
 		Filter{Name: "error", Values: namesOf(ErrorCodes())},        // of the last completed attempt
 		Filter{Name: "failure_reason", Values: namesOf(FailureReasons())},
 		Filter{Name: "recovered", Values: []string{"true", "false"}}, // failed, and all events delivered since, or left to resend
-		Filter{Name: "event_id", Kind: FilterID},                     // of an event that it has
+		Filter{Name: "event_id", Kind: FilterID},                     // of an event that it contains
 		Filter{Name: "created_at", Kind: FilterTime},
 		Filter{Name: "completed_at", Kind: FilterTime},
 		Filter{Name: "next_attempt_at", Kind: FilterTime},
@@ -141,7 +141,7 @@ var (
 		Filter{Name: "created_at", Kind: FilterTime},
 	)
 
-	// EventList lists the log of one program; received_at is the order of seq.
+	// EventList lists the log of one program; received_at sorts by seq.
 	EventList = feed("received_at",
 		Filter{Name: "name", Kind: FilterEvent},
 		Filter{Name: "id", Kind: FilterID},
@@ -149,10 +149,10 @@ var (
 		Filter{Name: "timestamp", Kind: FilterTime},
 	)
 
-	// EventLog is EventList for requests that may follow the log.
+	// EventLog is EventList for requests that can wait for new events.
 	EventLog = &List{Feed: true, Follow: true, Sort: EventList.Sort, Default: EventList.Default, Filters: EventList.Filters}
 
-	// SubscriptionLog is the log of a program as the names and filters of a subscription select it.
+	// SubscriptionLog is a program's log as a subscription's event names and filters select it.
 	SubscriptionLog = &List{Feed: true, Follow: true, Default: []SortField{{Name: "received_at"}}, Between: "received_at"}
 
 	// IncidentList lists the incidents of a program; opened_at is the order in
@@ -169,8 +169,8 @@ var (
 	// AllIncidentList lists the incidents of all programs for admins.
 	AllIncidentList = IncidentList.with(Filter{Name: "program_id", Kind: FilterText})
 
-	// BulkRunList is the list of the bulk runs of a program; created_at is the order in
-	// which they were created.
+	// BulkRunList lists the bulk runs of a program; created_at is the order in which they were
+	// created.
 	BulkRunList = feed("created_at",
 		Filter{Name: "status", Values: []string{string(BulkRunning), string(BulkDone), string(BulkCancelled)}},
 		Filter{Name: "action", Values: []string{string(BulkRedeliver), string(BulkCancel)}},
@@ -198,7 +198,7 @@ var TokenList = &List{
 	},
 }
 
-// ProgramList lists the programs. program_name matches a substring of the id or the name, ignoring
+// ProgramList lists the programs. program_name matches a substring of the ID or the name, ignoring
 // case. A program is failing if one of its subscriptions is.
 var ProgramList = &List{
 	Sort:    []string{"created_at", "updated_at", "id", "name"},
@@ -293,7 +293,7 @@ func (l *List) Parse(values url.Values) (ListQuery, *Error) {
 	return l.parse(values, false)
 }
 
-// ParseFilters parses filters outside the query of a list, which has no pages and no order.
+// ParseFilters parses filters alone, without pages and a sort order.
 func (l *List) ParseFilters(filters url.Values) (ListQuery, *Error) {
 	return l.parse(filters, true)
 }
@@ -321,13 +321,13 @@ func (l *List) parse(values url.Values, filtersOnly bool) (ListQuery, *Error) {
 	return p.query, invalid(p.faults)
 }
 
-// Followed reports whether a query reads a log to its end, which moves: ascending, without an upper
-// bound of the time of acceptance.
+// Followed reports whether a query can wait for new events at the end of a log: ascending, without
+// an upper bound of the acceptance time.
 func (l *List) Followed(q *ListQuery) bool {
 	return l.Follow && !q.Sort[0].Descending && q.Ranges["received_at"].To.IsZero()
 }
 
-// UnknownEvents returns the event names in filters that the catalog does not have, sorted.
+// UnknownEvents returns the event names in filters that are not in the catalog, sorted.
 func (l *List) UnknownEvents(q *ListQuery, c *Catalog) []string {
 	if l == nil {
 		return nil
@@ -344,7 +344,7 @@ func (l *List) UnknownEvents(q *ListQuery, c *Catalog) []string {
 	return slices.Compact(names)
 }
 
-// RejectEvents returns an error for event names in filters, nil if no filter has them.
+// RejectEvents returns an error for event names in filters, nil if no filter contains them.
 func (l *List) RejectEvents(q *ListQuery, names []string) *Error {
 	if l == nil {
 		return nil
@@ -528,7 +528,7 @@ func (p *listParser) filter(name, property string, array bool, given []string) b
 
 var statusOrClass = regexp.MustCompile(`^[1-9]([0-9][0-9]|xx)$`)
 
-// value returns a value in the spelling of records, or what it must be.
+// value returns a value in the spelling of records, or the rule that it breaks.
 func (f *Filter) value(s string) (value, code, must string) {
 	switch f.Kind {
 	case FilterEvent:

@@ -94,7 +94,7 @@ func TestListQuery(t *testing.T) {
 		{DeliveryList, "filter[created_at.from]=2026-03-14&filter[created_at.to]=2026-03-14", created(day, date("2026-03-15", 0))},
 		{DeliveryList, "filter[created_at.to]=9999-12-31", created(time.Time{}, date("9999-12-31", 24*time.Hour))},
 		{DeliveryList, "filter[created_at.from]=2026-03-15&filter[created_at.to]=2026-03-14",
-			created(date("2026-03-15", 0), date("2026-03-15", 0))}, // of which there are none
+			created(date("2026-03-15", 0), date("2026-03-15", 0))}, // an empty range
 	} {
 		checkListQuery(t, tt.list, tt.query, &tt.want)
 	}

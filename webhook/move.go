@@ -4,8 +4,8 @@ import "time"
 
 // Statuses of a program that is on its way between two installations.
 const (
-	ProgramMoving   = "moving"   // frozen here while the other installation gets it
-	ProgramMoved    = "moved"    // the other installation has it
+	ProgramMoving   = "moving"   // frozen here while it is copied to the other installation
+	ProgramMoved    = "moved"    // complete in the other installation
 	ProgramArriving = "arriving" // complete here, but not active yet
 )
 
@@ -16,20 +16,20 @@ type ProgramMove struct {
 	// URL is the base URL of the other installation, "" while the program arrives here for the
 	// first time.
 	URL     string
-	CA      string // certificates in PEM that verify it; "" for those of the system
+	CA      string // certificates in PEM that verify it; "" for the system's
 	BeganAt time.Time
 	// Forwards reports that the other installation is active, so that requests of the program
 	// are forwarded to URL. Without it they get 503 until the move ends.
 	Forwards bool
 }
 
-// MoveNone is the status of a program in an installation that does not have it.
+// MoveNone is the status of a program in an installation where it does not exist.
 const MoveNone = "none"
 
-// MoveState is what an installation has of a program that may move there.
+// MoveState is what an installation knows about a program that may move there.
 type MoveState struct {
 	Status   string `json:"status"`   // MoveNone, or that of the program
-	MoveID   string `json:"move_id"`  // of a program that has moved or arrives, or ""
+	MoveID   string `json:"move_id"`  // of a moved or arriving program, or ""
 	Forwards bool   `json:"forwards"` // its requests are forwarded to another installation
 	Format   int    `json:"format"`   // of exports
 	Schema   int    `json:"schema"`   // of the database

@@ -16,7 +16,7 @@ type Passkey struct {
 	Name    string // outside text
 	RPID    string // the domain that it works at
 
-	Credential []byte // the id that the authenticator chose
+	Credential []byte // ID, chosen by the authenticator
 	PublicKey  []byte // COSE
 	SignCount  uint32 // at the last use; 0 when the authenticator does not count
 	Synced     bool   // the authenticator may copy it to other devices (backup eligible)
@@ -47,8 +47,8 @@ func CheckPasskeyName(parameter, s string) []Validation {
 }
 
 // CountsUp reports whether a sign count that an authenticator sent can follow the last one.
-// One that does not grow can mean that the passkey was copied. Synced passkeys do not
-// count: theirs is always 0.
+// A count that does not grow can mean that the passkey was copied. Synced passkeys do not
+// count: they always send 0.
 func (p *Passkey) CountsUp(count uint32) bool {
 	return count > p.SignCount || count == 0 && p.SignCount == 0
 }

@@ -19,11 +19,11 @@ const (
 	PortalWrite PortalRole = "write"
 )
 
-// PortalRoles returns every role of the portal, from the one that may do least.
+// PortalRoles returns every role of the portal, the least privileged first.
 func PortalRoles() []PortalRole { return []PortalRole{PortalRead, PortalWrite} }
 
-// Allows reports whether a partner with this role may do what needs a role. Unknown roles
-// allow nothing and are allowed to nobody.
+// Allows reports whether role r includes need. Unknown roles include nothing, and no role
+// includes them.
 func (r PortalRole) Allows(need PortalRole) bool {
 	has, needs := slices.Index(PortalRoles(), r), slices.Index(PortalRoles(), need)
 	return needs >= 0 && has >= needs
@@ -35,12 +35,12 @@ const (
 	MinPortalLinkLife     = time.Minute
 	MaxPortalLinkLife     = 7 * 24 * time.Hour
 	PortalSessionLife     = 8 * time.Hour
-	MaxPortalLinks        = 1000 // open links of a program; another one ends the oldest
-	MaxPortalSessions     = 100  // of a program; another one ends the oldest
-	MaxPortalOrigins      = 10   // of a program
+	MaxPortalLinks        = 1000 // open links per program; another one ends the oldest
+	MaxPortalSessions     = 100  // per program; another one ends the oldest
+	MaxPortalOrigins      = 10   // per program
 )
 
-// PortalLink opens a program's portal once. The link has a code, of which the service
+// PortalLink opens a program's portal once. The link contains a code, of which the service
 // stores the SHA-256.
 type PortalLink struct {
 	ID        string     `json:"id"`
@@ -115,7 +115,7 @@ func (n *NewPortalLink) Check(now time.Time) (v []Validation) {
 	return v
 }
 
-// portalOrigin has only characters that stand for themselves in a content security policy.
+// portalOrigin matches only characters that stand for themselves in a content security policy.
 var portalOrigin = regexp.MustCompile(`^https://([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(:[1-9][0-9]{0,4})?$`)
 
 // maxOrigin bounds an origin, in bytes: a host name of 253 with a scheme and a port.

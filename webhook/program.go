@@ -87,8 +87,8 @@ func (f *ProgramFields) Apply(p *Program) (changed bool) {
 	return changed
 }
 
-// ParseProgram parses the body of a request that creates or changes the program with an
-// id. Read-only fields are ignored.
+// ParseProgram parses the body of a request that creates or changes the program with an ID.
+// Read-only fields are ignored.
 func ParseProgram(raw []byte, id string) (ProgramFields, *Error) {
 	b, err := parseBody(raw, "")
 	if err != nil {
@@ -242,7 +242,7 @@ func limitText(limit *int) string {
 
 var identifier = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// CheckIdentifier returns what is wrong with a program or user id chosen by the
+// CheckIdentifier returns what is wrong with a program or user ID chosen by the
 // operator, or nil. Both appear in headers and URLs, which limits their alphabet.
 func CheckIdentifier(parameter, id string) []Validation {
 	switch {
@@ -255,11 +255,11 @@ func CheckIdentifier(parameter, id string) []Validation {
 	return nil
 }
 
-// NewID returns a new id for a record: a UUIDv7, so ids of one process sort by
-// time. It panics only if the operating system provides no randomness.
+// NewID returns a new ID for a record: a UUIDv7, so IDs of one process sort by time. It
+// panics only if the operating system provides no randomness.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }
 
-// IsID reports whether s has the form of an id from [NewID].
+// IsID reports whether s has the form of an ID from [NewID].
 func IsID(s string) bool {
 	id, ok := parseUUID([]byte(s))
 	return ok && id.String() == s

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Receiving has the settings of an installation that matter to developers of a receiver.
+// Receiving contains the settings of an installation that matter to developers of a receiver.
 type Receiving struct {
 	BaseURL   string // of the API, without a trailing slash
 	Timeout   time.Duration
@@ -19,9 +19,9 @@ type Receiving struct {
 	Retention time.Duration
 
 	RetentionDelivered time.Duration // of successful deliveries
-	MaxInFlight        int           // of a subscription without a number of its own
+	MaxInFlight        int           // default, per subscription
 
-	Egress string // which addresses deliveries come from, in the operator's words; "" for not known
+	Egress string // which addresses deliveries come from, in the operator's words; "" if unknown
 }
 
 //go:embed receiving.md

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestReceivingGuide checks that the guide has the numbers of an installation, and every failure reason
-// and error code.
+// TestReceivingGuide checks that the guide contains the numbers of an installation, and every failure
+// reason and error code.
 func TestReceivingGuide(t *testing.T) {
 	r := Receiving{
 		BaseURL: "https://hooks.example.com", Timeout: 45 * time.Second, Retry: DefaultRetryPolicy(), BatchSize: 50,

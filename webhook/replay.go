@@ -12,7 +12,7 @@ import (
 type ReplayOnly string
 
 const (
-	ReplayMissed ReplayOnly = "missed" // events in no delivery of the subscription
+	ReplayMissed ReplayOnly = "missed" // events that are in no delivery of the subscription
 	ReplayFailed ReplayOnly = "failed" // events whose deliveries have all failed
 	ReplayAll    ReplayOnly = "all"
 )
@@ -34,7 +34,7 @@ type Replay struct {
 	ProgramID      string
 	Only           ReplayOnly
 	From, To       time.Time // acceptance time of the events: From inclusive, To exclusive
-	Events         []string  // event names; the subscription's if none were given
+	Events         []string  // event names; all events of the subscription if the request names none
 	Status         ReplayStatus
 	EventsSent     int64 // put into deliveries so far
 	Deliveries     int64 // created so far
@@ -48,7 +48,7 @@ type Replay struct {
 type ReplayFields struct {
 	From   time.Time
 	To     time.Time // exclusive; zero for now
-	Events []string  // nil for the subscription's
+	Events []string  // nil for all events of the subscription
 	Only   ReplayOnly
 	DryRun bool // only count
 }
@@ -159,7 +159,7 @@ func (f *ReplayFields) checkRange(now time.Time) (v []Validation) {
 	return v
 }
 
-// check returns every rule that the fields break for a subscription. Empty names
+// check returns an error for each rule that the fields break for a subscription. Empty names
 // are ignored.
 func (f *ReplayFields) check(sub *Subscription, now time.Time) []Validation {
 	v := f.checkRange(now)

@@ -12,7 +12,7 @@ const UserAgent = "Service-Webhooks/1.0"
 // appends.
 const MaxRequestHeader = 11 + MaxHeaders
 
-// RequestHead has the values of an attempt's headers.
+// RequestHead contains the values of an attempt's headers.
 type RequestHead struct {
 	DeliveryID, SubscriptionID, ProgramID string
 

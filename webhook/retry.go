@@ -48,7 +48,8 @@ func (p RetryPolicy) After(a *Attempt, now time.Time, roll float64) Step {
 	return p.AfterInterruptions(a, 0, now, roll)
 }
 
-// AfterInterruptions is After for a delivery of which earlier attempts were interrupted.
+// AfterInterruptions is After for a delivery with interrupted attempts before this one;
+// earlier is their number.
 //
 // The first attempt that the service itself interrupted is retried immediately, since
 // the receiver gave no reason to wait. It counts nevertheless, so MaxAttempts holds

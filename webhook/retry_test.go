@@ -101,7 +101,7 @@ func TestRetryPolicyRetryAfter(t *testing.T) {
 		{1, time.Second, 0.5, time.Minute}, // it cannot shorten a wait
 		{1, time.Minute, 0, time.Minute},   // not even by the jitter
 		{1, time.Hour, 0.5, time.Hour},
-		{1, time.Hour, 0, time.Hour}, // what was asked for is not jittered
+		{1, time.Hour, 0, time.Hour}, // a requested wait is not jittered
 		{1, 24 * time.Hour, 0.5, 24 * time.Hour},
 		{1, 24*time.Hour + 1, 0.5, 24 * time.Hour},
 		{1, 1 << 62, 0.5, 24 * time.Hour},

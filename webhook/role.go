@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// Role is what an admin may do. Each role may also do what the ones before it may.
+// Role is what an admin may do. Each role includes the ones before it.
 type Role string
 
-// A viewer sees everything but secrets. An operator also acts on subscriptions,
-// deliveries, events and replays. An owner also acts on tokens, admins and settings.
+// A viewer sees everything but secrets. An operator can act on subscriptions, deliveries,
+// events and replays as well, and an owner on tokens, admins and settings.
 const (
 	RoleViewer   Role = "viewer"
 	RoleOperator Role = "operator"
 	RoleOwner    Role = "owner"
 )
 
-// Roles returns every role, from the one that may do least.
+// Roles returns every role, the least privileged first.
 func Roles() []Role { return []Role{RoleViewer, RoleOperator, RoleOwner} }
 
-// Allows reports whether an admin with this role may do what needs a role. No admin may do
-// what needs an unknown role, nor may one with an unknown role do anything.
+// Allows reports whether role r includes need. Unknown roles include nothing, and no role
+// includes them.
 func (r Role) Allows(need Role) bool {
 	has, needs := slices.Index(Roles(), r), slices.Index(Roles(), need)
 	return needs >= 0 && has >= needs

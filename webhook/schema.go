@@ -358,14 +358,13 @@ func (t *EventType) faults(event map[string]any, at string) []Validation {
 	return slices.CompactFunc(v, func(a, b Validation) bool { return a.Parameter == b.Parameter })
 }
 
-// Bounds of what an event's errors say: a large schema and a large event would otherwise
-// multiply.
+// Bounds of an event's errors: a large schema and a large event would otherwise multiply.
 const (
 	maxFaults = 1000 // of one event
 	maxListed = 50   // fields or values that one error lists
 )
 
-// explain appends to v what one error of the library says. It stops at maxFaults.
+// explain appends the validations of one library error to v. It stops at maxFaults.
 func (t *EventType) explain(v []Validation, e *jsonschema.ValidationError, event any, at string) []Validation {
 	where, name := at, t.Name
 	value := event
@@ -492,6 +491,6 @@ func literal(v any) string {
 	return string(text)
 }
 
-// wholeEvent returns the parameter of an error of an event as a whole, which is the body of a request
-// with one event.
+// wholeEvent returns the parameter of an error about an event as a whole, which is the body of a
+// request with one event.
 func wholeEvent(at string) string { return cmp.Or(at, WholeBody) }

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// SchemaChange is a difference between two schemas because of which the new one may
-// reject a value that the old one accepts.
+// SchemaChange is a difference between two schemas that may make the new one reject a value
+// that the old one accepts.
 type SchemaChange struct {
 	Path   string // JSON Pointer (RFC 6901) into the new schema; into the old one for what was removed
 	Detail string // what changed: no longer allows "bike"

@@ -85,7 +85,7 @@ var schemaChanges = []struct{ old, new, want string }{
 	{`{"contains":{"const":1},"unevaluatedItems":false}`, `{"contains":{"const":1},"unevaluatedItems":false}`, ""},
 	{`{"contains":{"const":1},"unevaluatedItems":false}`, `{"contains":{"const":2},"unevaluatedItems":false}`, "/contains changed"},
 
-	// Parts for the same value.
+	// Subschemas of the same value.
 	{`{"oneOf":[{"type":"null"},{"type":"string"}]}`, `{"oneOf":[{"type":"null"},{"type":"string"}]}`, ""},
 	{`{"oneOf":[{"type":"null"}]}`, `{"oneOf":[{"type":"null"},{}]}`, "/oneOf changed"}, // null would be both
 	{`{"not":{"type":"null"}}`, `{"not":{"type":["null","string"]}}`, "/not changed"},
@@ -105,7 +105,7 @@ var schemaChanges = []struct{ old, new, want string }{
 	{`{"$id":"https://a/b","maximum":5}`, `{"$id":"https://a/c","maximum":6}`, ""},
 	{`{"properties":{"a":{"$id":"https://a/b"}}}`, `{"properties":{"a":{"$id":"https://a/c"}}}`, "the schema uses a nested $id"},
 
-	// Unknown keywords have no effect, but who knows what the operator expects.
+	// Unknown keywords have no effect, but the operator may expect one.
 	{`{"discriminator":"a"}`, `{"discriminator":"a"}`, ""},
 	{`{"discriminator":"a"}`, `{"discriminator":"b"}`, "/discriminator changed"},
 }
@@ -181,7 +181,7 @@ func TestCompatibleSchemas(t *testing.T) {
 			}
 		}
 	})
-	// With -short there are too few draws to say.
+	// With -short there are too few draws for these counts.
 	if !testing.Short() && (proven < 100 || refuted < 20) {
 		t.Errorf("%d instances were checked against schemas without a difference, and %d became invalid: the test says little", proven, refuted)
 	}
@@ -203,8 +203,8 @@ func decoded(t *rapid.T, b []byte) any {
 	return d.any(0)
 }
 
-// compiled returns a schema as events are checked with, nil if it cannot be compiled or
-// must not be used.
+// compiled returns a schema compiled as for events, nil if it cannot be compiled or must not
+// be used.
 func compiled(t *rapid.T, schema any) *jsonschema.Schema {
 	s, err := compileSchema("urn:test", marshal(schema))
 	if err != nil {

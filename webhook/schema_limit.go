@@ -13,8 +13,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// Limits of the schema of an event type. The schema library compares each subschema with
-// all others by their place, so both their number and the length of names are bounded.
+// Limits of the schema of an event type. The schema library compares the location of each
+// subschema with all others, so both their number and the length of names are bounded.
 const (
 	maxProperties   = 2000    // in all "properties" together
 	maxSubschemas   = 4000    // of any kind, including those of properties
@@ -57,7 +57,7 @@ func (s *schemaSize) addKeyword(d *document, keyword string, i int32) error {
 		if err := s.add(d, i); err != nil {
 			return err
 		}
-		return s.addList(d, i) // items and its like had arrays in earlier versions
+		return s.addList(d, i) // items and similar keywords took arrays in earlier versions
 	case listOfSubschemas:
 		return s.addList(d, i)
 	case namedSubschemas:
@@ -171,8 +171,8 @@ func namesSubschema(pointer string) bool {
 
 func isIndex(token string) bool { _, err := strconv.ParseUint(token, 10, 32); return err == nil }
 
-// pattern is a compiled pattern with the size of its program: to match a string takes at
-// most so many steps for each byte.
+// pattern is a compiled pattern with the size of its program: matching a string takes at
+// most size steps per byte.
 type pattern struct {
 	*regexp.Regexp
 	size int

@@ -17,13 +17,13 @@ func listOf(n int, format string) string {
 	return strings.Join(all, ",")
 }
 
-// withCarrier returns orderShipped with another schema of the field carrier, and $defs.
+// withCarrier returns orderShipped with another schema for the field carrier, and $defs.
 func withCarrier(carrier, defs string) string {
 	return strings.NewReplacer(`{ "enum": ["post", "bike"] }`, carrier, `"examples"`, `"$defs":{`+defs+`},"examples"`).Replace(orderShipped)
 }
 
-// Nothing that a check or a page repeats for each part of a schema is unbounded, in whatever
-// way the schema enters.
+// Everything that a check or a page repeats for each part of a schema is bounded, whether the
+// schema comes from a file or the API.
 func TestSchemaLimits(t *testing.T) {
 	const own = 6 // properties of orderShipped, which has as many subschemas and the root
 	anything := `{"anyOf":[{"const":"bike"},{"properties":{%s}}]}`
@@ -65,7 +65,7 @@ func TestSchemaLimits(t *testing.T) {
 	}
 }
 
-// A check ends with its context.
+// A check ends when its context does.
 func TestSchemaCheckEnds(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -74,7 +74,7 @@ func TestSchemaCheckEnds(t *testing.T) {
 	}
 }
 
-// What a large schema and a large event multiply to is bounded: the work, and the errors.
+// The product of a large schema and a large event is bounded: the work, and the errors.
 func TestEventWorkIsBounded(t *testing.T) {
 	c, err := LoadCatalog(SchemaFile{"order_shipped.json", []byte(withCarrier(
 		`{"anyOf":[{"const":"bike"},{"type":"array","items":{"anyOf":[`+listOf(1000, `{"maximum":%d}`)+`]}},`+
@@ -118,7 +118,7 @@ func TestEventWorkIsBounded(t *testing.T) {
 	}
 }
 
-// A comparison is not quadratic in what one keyword has.
+// A comparison is not quadratic in the values of one keyword.
 func TestCompareLargeKeywords(t *testing.T) {
 	schema := func(n int) []byte {
 		return []byte(`{"properties":{"a":{"enum":[` + listOf(n, `"%d"`) + `]}},"required":[` + listOf(n, `"%d"`) + `]}`)

@@ -45,7 +45,7 @@ func (s SigningSecret) String() string { return "[redacted]" }
 func (s SigningSecret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Sign returns the webhook-signature header of an attempt as defined by Standard
-// Webhooks: the HMAC-SHA256 of id, Unix time in seconds and body.
+// Webhooks: the HMAC-SHA256 of the ID, the Unix time in seconds and the body.
 func (s SigningSecret) Sign(id string, at time.Time, body []byte) string {
 	mac := hmac.New(sha256.New, s)
 	head := make([]byte, 0, 64)

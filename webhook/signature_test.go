@@ -33,8 +33,8 @@ func TestSign(t *testing.T) {
 	}
 }
 
-// The reference library verifies our signatures for bodies of any size, and nothing
-// that was changed.
+// The reference library verifies our signatures for bodies of any size, and rejects
+// changed ones.
 func TestSignVerifies(t *testing.T) {
 	now := time.Now()
 	for _, body := range []string{"", "{}", "ünïcödé \x00\xff", strings.Repeat("x", 1<<20)} {

@@ -28,8 +28,9 @@ func parseRangeEnd(s []byte) (first, next time.Time, ok bool) {
 	return first, next, first.Year() >= 1000 && first.Year() < 10000 && next.Add(-1).Year() < 10000
 }
 
-// isoDate has the forms of a date: calendar (2026-03-14, 20260314), ordinal (2026-073), week
-// (2026-W11-6), and those of a month, a week and a year. [parseDate] checks the separators.
+// isoDate matches the forms of a date: calendar (2026-03-14, 20260314), ordinal (2026-073),
+// week (2026-W11-6), and those of a month, a week and a year. [parseDate] checks the
+// separators.
 var isoDate = regexp.MustCompile(`^(\d{4})(?:-?W(\d\d)(?:-?([1-7]))?|-?(\d{3})|-(\d\d)|(?:-(\d\d)-|(\d\d))(\d\d))?$`)
 
 // parseDate parses a date in a form of ISO 8601. isDay is false for a week, month or year. first is
@@ -77,8 +78,8 @@ func parseDate(s string) (first, next time.Time, isDay bool) {
 	return first, first.AddDate(0, 0, 1), isDay
 }
 
-// isoClock has the forms of a time of day with Z or an offset: hours, minutes and seconds, the
-// smallest with a fraction.
+// isoClock matches the forms of a time of day with Z or an offset: hours, minutes and seconds,
+// the smallest with a fraction.
 var isoClock = regexp.MustCompile(`^(\d\d)(?::?(\d\d)(?::?(\d\d))?)?(?:[.,](\d{1,9}))?(?:Z|([+-])(\d\d)(?::?(\d\d))?)$`)
 
 // parseClock parses a time of day with Z or an offset, and returns its distance from the start of the

@@ -2,8 +2,8 @@ package webhook
 
 import "time"
 
-// Splits reports whether the events of a failed delivery are sent again, in deliveries of their
-// own, so that no event fails for good because of what it was sent with. step is the state of the
+// Splits reports whether the events of a failed delivery are sent again in deliveries of their
+// own, so that no event fails because of the events it was sent with. step is the state of the
 // delivery, events their number.
 func Splits(step Step, events int) bool {
 	switch step.FailureReason {
@@ -17,12 +17,12 @@ func Splits(step Step, events int) bool {
 // events of a split then are sent as one delivery once more.
 func RefusesRate(status int) bool { return status == 429 }
 
-// RefusesSize reports whether a response refuses the size of a request. For several events it then
-// counts for nothing but the size of later deliveries.
+// RefusesSize reports whether a response refuses the size of a request. With several events in the
+// request, it affects only the size of later deliveries.
 func RefusesSize(status int) bool { return status == 413 }
 
-// SizeBound is the size of deliveries that a receiver accepts, learned from those that it refused
-// with 413. The zero value is no bound.
+// SizeBound is the size of deliveries that a receiver accepts, learned from deliveries that it
+// refused with 413. The zero value is no bound.
 type SizeBound struct {
 	Bytes     int // of the events of a delivery
 	LearnedAt time.Time

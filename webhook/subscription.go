@@ -145,14 +145,14 @@ type SubscriptionRules struct {
 	AllowHTTP    bool
 	Destinations Destinations
 	Catalog      *Catalog
-	// Kept are the events of a subscription that is updated. It may keep one that the
-	// catalog no longer has.
+	// Kept are the events of a subscription that is updated. It may keep event types that are no
+	// longer in the catalog.
 	Kept []string
-	// KeptFilters are its filters, which it may keep too.
+	// KeptFilters are the filters of that subscription, which it may keep too.
 	KeptFilters Filters
 
-	// Own lists the addresses that the service listens on. A URL with one of them
-	// is refused. A host name that resolves to one is blocked when it is dialed.
+	// Own lists the addresses that the service listens on. A URL with such an address is
+	// refused. A host name that resolves to one is blocked when it is dialed.
 	Own []netip.AddrPort
 
 	// ShowFlags makes the errors of a URL name the flags of serve that would permit it: for
@@ -270,7 +270,7 @@ func (b *body) signingSecret(name string, value int32) (own SigningSecret) {
 	return own
 }
 
-// SecretNotRotated is the error of an update with another signing secret than the current one.
+// SecretNotRotated is the error for an update whose signing secret differs from the current one.
 func SecretNotRotated() Validation {
 	const detail = "cannot be changed with the record; see rotate_secret, which accepts a secret of your own"
 	return Validation{InvalidValue, detail, "signing_secret"}
@@ -383,7 +383,7 @@ func (b *body) event(event int32, at string) (eventName string, filter *EventFil
 	return eventName, filter
 }
 
-// maxParsedEvents is how many events are parsed: enough to see that there are too
+// maxParsedEvents is the maximum number of parsed events: enough to see that there are too
 // many.
 const maxParsedEvents = MaxSubscriptionEvents + 1
 
@@ -562,8 +562,8 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 	return v
 }
 
-// CheckFilters checks filters against the schemas of their event types. One that the subscription has
-// already may stay, whatever has become of its type.
+// CheckFilters checks filters against the schemas of their event types. A filter that the subscription
+// already has may stay, whatever happened to its event type.
 func (r *SubscriptionRules) CheckFilters(f *SubscriptionFields) (v []Validation) {
 	for i, name := range *f.Events {
 		filter := f.Filters[name]

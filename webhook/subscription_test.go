@@ -124,7 +124,7 @@ var subscriptionFieldTests = []struct {
 	{"max_in_flight", `true`, InvalidType, "max_in_flight"},
 	{"max_in_flight", `-1`, InvalidValue, "max_in_flight"},
 	{"max_in_flight", `257`, InvalidValue, "max_in_flight"},
-	{"max_in_flight", `4294967304`, InvalidValue, "max_in_flight"}, // 8 in its lower 32 bits
+	{"max_in_flight", `4294967304`, InvalidValue, "max_in_flight"}, // its lower 32 bits are 8
 	{"max_in_flight", `99999999999999999999`, InvalidValue, "max_in_flight"},
 	{"max_in_flight", `1e999999999`, InvalidValue, "max_in_flight"},
 	{"max_in_flight", `0`, "", ""},
@@ -145,7 +145,7 @@ var subscriptionFieldTests = []struct {
 	{"max_events", `1000`, "", ""},
 	{"max_events", `1001`, InvalidValue, "max_events"},
 	{"max_events", `-1`, InvalidValue, "max_events"},
-	{"max_events", `4294967297`, InvalidValue, "max_events"}, // 1 in its lower 32 bits
+	{"max_events", `4294967297`, InvalidValue, "max_events"}, // its lower 32 bits are 1
 	{"max_events", `99999999999999999999`, InvalidValue, "max_events"},
 	{"max_events", `1.0`, InvalidType, "max_events"},
 	{"max_events", `1e2`, InvalidType, "max_events"},

@@ -20,7 +20,7 @@ const (
 	ScopeWebhooksWrite Scope = "webhooks.write"
 	ScopeEventsRead    Scope = "events.read"
 	ScopeEventsWrite   Scope = "events.write"
-	ScopeMetricsRead   Scope = "metrics.read" // of a program, or, in a token without one and alone, of the installation
+	ScopeMetricsRead   Scope = "metrics.read" // of a program; of the installation if it is the only scope of a token without a program
 	ScopePlatform      Scope = "platform"     // of platform tokens; excludes every other scope
 )
 
@@ -34,7 +34,7 @@ func Scopes() []Scope { return scopes[:] }
 type Token struct {
 	ID        string    `json:"id"`
 	Hint      string    `json:"hint"`       // first characters of the secret, to recognize it
-	ProgramID string    `json:"program_id"` // "" for a token of the installation: with platform or metrics.read alone
+	ProgramID string    `json:"program_id"` // "" for an installation token, whose only scope is platform or metrics.read
 	UserID    string    `json:"user_id"`
 	Name      string    `json:"name"`
 	Scopes    []Scope   `json:"scopes"`
@@ -220,8 +220,8 @@ func NewTokenSecret(prefix string) string {
 	return prefix + string(body) + tokenChecksum(strings.TrimPrefix(prefix, TokenPrefix)+string(body))
 }
 
-// tokenChecksum returns the checksum of what is between [TokenPrefix] and the checksum: the
-// label, if there is one, and the body.
+// tokenChecksum returns the checksum of the text between [TokenPrefix] and the checksum: the
+// label, if any, and the body.
 func tokenChecksum(middle string) string {
 	n := crc32.ChecksumIEEE([]byte(middle))
 	var sum [tokenSum]byte
@@ -232,7 +232,7 @@ func tokenChecksum(middle string) string {
 	return string(sum[:])
 }
 
-// HashTokenSecret returns the hash that the store has for a secret, and whether the
+// HashTokenSecret returns the hash that the store keeps of a secret, and whether the
 // secret is well formed, with any prefix: that of the installation may have changed, and
 // tokens of other installations come with imported programs.
 func HashTokenSecret(secret string) (hash [sha256.Size]byte, ok bool) {

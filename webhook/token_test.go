@@ -214,7 +214,7 @@ func TestNewTokenCheck(t *testing.T) {
 	}
 }
 
-// A token in JSON has no zero times, which would look expired.
+// A token in JSON contains no zero times, which would look expired.
 func TestTokenJSON(t *testing.T) {
 	got, err := json.Marshal(Token{ID: "a", Scopes: []Scope{ScopeEventsRead}, CreatedAt: testNow})
 	want := `{"id":"a","hint":"","program_id":"","user_id":"","name":"","scopes":["events.read"],"created_at":"2026-03-14T08:24:48.644Z"}`

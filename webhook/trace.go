@@ -75,7 +75,7 @@ func (t Trace) ID() string {
 }
 
 // Attempt returns the traceparent that an attempt sends, "" without a trace: the
-// same trace with a span derived from the delivery's id and the attempt's number,
+// same trace with a span derived from the delivery's ID and the attempt's number,
 // so that it can be computed again.
 func (t Trace) Attempt(deliveryID string, number int) string {
 	if t == "" {

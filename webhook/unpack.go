@@ -6,10 +6,9 @@ import (
 	"io"
 )
 
-// Unpack returns what a stored response body in gzip format contains, at most
-// MaxStoredBody bytes of it, and whether that is not all. It returns nil for any other
-// body, and if nothing can be decompressed. Some receivers send gzip although the
-// service does not ask for it.
+// Unpack decompresses a stored response body in gzip format, up to MaxStoredBody bytes of
+// text, and reports whether there is more. It returns nil for any other body, and if nothing
+// can be decompressed. Some receivers send gzip although the service does not ask for it.
 func Unpack(body []byte) (text []byte, cut bool) {
 	if !bytes.HasPrefix(body, []byte("\x1f\x8b\x08")) {
 		return nil, false

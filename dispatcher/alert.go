@@ -24,11 +24,11 @@ type SMTP = mail.Config
 // SMTPPort is the default port of the mail server.
 const SMTPPort = mail.SubmissionPort
 
-// maxAlerts is how many alerts may be on their way to a channel. While its last attempt has timed
-// out, it is one.
+// maxAlerts is the maximum number of alerts in flight per channel. While the channel's last
+// attempt has timed out, the maximum is one.
 const maxAlerts = 4
 
-// alertQueue is what is known of a channel, or of --alert-url.
+// alertQueue is the state of a channel, or of --alert-url.
 type alertQueue struct {
 	inFlight int
 	timedOut bool   // the last attempt
@@ -37,13 +37,13 @@ type alertQueue struct {
 
 func (q *alertQueue) full() bool { return q.inFlight >= maxAlerts || q.timedOut && q.inFlight > 0 }
 
-// endedAlert is the end of an attempt to send an alert.
+// endedAlert is the result of an attempt to send an alert.
 type endedAlert struct {
 	queue    *alertQueue
 	timedOut bool
 }
 
-// sendAlerts sends alerts until ctx ends, those to each channel by themselves, and retries them on
+// sendAlerts sends alerts until ctx ends, each channel independently, and retries them on
 // the same schedule as deliveries. An attempt in progress ends with sendCtx at the latest. A failed
 // alert is logged and never causes another alert.
 func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
@@ -76,8 +76,8 @@ func (d *Dispatcher) sendAlerts(ctx, sendCtx context.Context) {
 	}
 }
 
-// startAlerts starts the attempts that are due to channels that are not full. It returns when it
-// must be called again, zero for when one ends.
+// startAlerts starts the attempts that are due to channels that are not full. It returns the time
+// of the next call, zero for when an attempt ends.
 func (d *Dispatcher) startAlerts(ctx, sendCtx context.Context, queues map[string]*alertQueue, ended chan<- endedAlert) (time.Time, error) {
 	due, err := d.store.Alerts().Queues(ctx)
 	if err != nil {
@@ -118,7 +118,8 @@ func (d *Dispatcher) startAlerts(ctx, sendCtx context.Context, queues map[string
 	return next, nil
 }
 
-// tryAlert makes one attempt to send an alert and records it. It reports whether that timed out.
+// tryAlert makes one attempt to send an alert and records it. It reports whether the attempt timed
+// out.
 func (d *Dispatcher) tryAlert(ctx, sendCtx context.Context, c *store.AlertClaim) (timedOut bool) {
 	a := d.withRecover(c.ID, c.Number, func() webhook.Attempt { return d.sendAlert(d.attemptContext(sendCtx), c) })
 	d.metrics.byAlert[a.Result].Inc()

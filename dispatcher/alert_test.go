@@ -18,7 +18,7 @@ import (
 	"service/webhook"
 )
 
-// alert is the event of an alert, as far as the tests read it.
+// alert is an alert event with the fields that the tests read.
 type alert struct {
 	Name         string
 	Action       string
@@ -191,8 +191,8 @@ func TestAlertChannels(t *testing.T) {
 	})
 }
 
-// An alert is sent at most five times to a server that always fails, and that
-// causes no further alert.
+// An alert is sent at most five times to a server that always fails, and its failure causes
+// no further alert.
 func TestAlertsAreNotRecursive(t *testing.T) {
 	cfg := Config{
 		RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
@@ -216,8 +216,8 @@ func TestAlertsAreNotRecursive(t *testing.T) {
 	})
 }
 
-// Each channel has its own queue: one that hangs delays nobody but itself, and gets one alert at a
-// time. A failure and its end reach a channel in their order.
+// Each channel has its own queue: a hanging channel delays only itself and gets one alert at a
+// time. A failure and its end reach a channel in order.
 func TestAlertChannelThatHangs(t *testing.T) {
 	const subscriptions = 12
 	cfg := Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
@@ -225,7 +225,7 @@ func TestAlertChannelThatHangs(t *testing.T) {
 	runInBubble(t, cfg, func(w *testbed) {
 		hanging := w.subscriber(hang)
 		quick := &alertReceiver{t: t}
-		quick.requests++ // it refuses none
+		quick.requests++ // it refuses no request
 		r := w.subscriber(nil)
 		r.handler = quick.serve
 		must := func(err error) {

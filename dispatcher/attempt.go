@@ -18,9 +18,9 @@ import (
 func (d *Dispatcher) attempt(
 	ctx context.Context, q *subscriptionQueue, c *store.Claim, prep *prepared,
 ) (a webhook.Attempt, r store.Recorded) {
-	defer prep.discard() // has no effect once it was taken
-	// The attempt was counted in the queue's revision, or in an earlier one: an acknowledged change
-	// since, such as a new URL, applies to it already.
+	defer prep.discard() // has no effect once prep was taken
+	// The attempt was counted in the queue's revision or an earlier one. A later acknowledged
+	// change, such as a new URL, applies to it already.
 	to, gone := d.currentTarget(q)
 	c.URLNumber = to.URLNumber
 	if gone || !d.store.Queues().MaySend() {
@@ -47,8 +47,8 @@ func (d *Dispatcher) attempt(
 		d.mu.Lock()
 		retryAt := d.pauseClaims(q, c.SubscriptionID, err)
 		d.mu.Unlock()
-		// The slot stays in use until the result is stored. At shutdown this gives
-		// up: the next start records the attempt as interrupted.
+		// The slot stays in use until the result is stored. A shutdown ends the wait: the next start
+		// records the attempt as interrupted.
 		select {
 		case <-time.After(time.Until(retryAt)):
 		case <-ctx.Done():

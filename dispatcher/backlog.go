@@ -19,9 +19,9 @@ const (
 	maxCountedEvents        = 100_000
 )
 
-// Backlog returns the backlog of a program's active subscriptions, or of all
-// programs if programID is "". If events are waiting in more than
-// maxBacklogPrograms programs, it looks for the oldest in those furthest behind.
+// Backlog returns the backlog of a program's active subscriptions, or of all programs if
+// programID is "". If events are waiting in more than maxBacklogPrograms programs, it looks
+// for the oldest event in the programs furthest behind.
 func (d *Dispatcher) Backlog(ctx context.Context, programID string) (b webhook.Backlog, err error) {
 	programs, _, _, _ := d.snapshot(time.Now())
 	var waiting, ids []string

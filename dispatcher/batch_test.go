@@ -60,8 +60,8 @@ func (r *subscriber) batches() []int {
 	return sizes
 }
 
-// A delivery has at most max_events of its subscription, or --batch-size if that is less.
-// A change applies to the next delivery, even while one is in flight.
+// A delivery contains at most max_events of its subscription, or --batch-size if that is
+// less. A change applies to the next delivery, even while one is in flight.
 func TestMaxEvents(t *testing.T) {
 	runInBubble(t, Config{MaxInFlight: 1, BatchSize: 4}, func(w *testbed) {
 		release := make(chan struct{})
@@ -88,7 +88,7 @@ func TestMaxEvents(t *testing.T) {
 	})
 }
 
-// An idle subscription has offered a credit, with the limit of before the change.
+// An idle subscription has offered a credit, with the limit from before the change.
 func TestMaxEventsInline(t *testing.T) {
 	runInBubble(t, Config{MaxInFlight: 1, BatchSize: 4}, func(w *testbed) {
 		r := w.subscriber(nil)
@@ -111,14 +111,14 @@ func TestMaxEventsInline(t *testing.T) {
 		if got, want := r.batches(), []int{3, 1}; !slices.Equal(got, want) {
 			t.Errorf("got deliveries of %v events, want %v", got, want)
 		}
-		publish() // the offer has the limit
+		publish() // the offer includes the limit
 		if got, want := r.batches()[2:], []int{3, 1}; !slices.Equal(got, want) {
 			t.Errorf("got deliveries of %v events after another offer, want %v", got, want)
 		}
 	})
 }
 
-// The deliveries of a replay have the limit too.
+// The limit applies to the deliveries of a replay.
 func TestMaxEventsReplay(t *testing.T) {
 	runInBubble(t, Config{MaxInFlight: 1, BatchSize: 4}, func(w *testbed) {
 		r := w.subscriber(nil)

@@ -46,7 +46,7 @@ func (w *testbed) receiver(status func(names []string) int) *receiver {
 	return r
 }
 
-// events returns the ids of the events in the requests, in order.
+// events returns the IDs of the events in the requests, in order.
 func events(posts []receivedRequest) (ids []string) {
 	for _, p := range posts {
 		ids = append(ids, p.ids...)
@@ -58,7 +58,7 @@ func breakerConfig() Config {
 	return Config{RetryPolicy: exactRetryPolicy(), HealthPolicy: webhook.HealthPolicy{FailingAfter: 10, RejectingAfter: 5}}
 }
 
-// A receiver answers 401 for ten minutes, to pings too. At most five events fail,
+// A receiver answers 401 for ten minutes, even to pings. At most five events fail,
 // the operator gets an alert within a minute, and all other events arrive, in order
 // if ordered.
 func TestBreakerOpensOnRejections(t *testing.T) {
@@ -120,8 +120,7 @@ func rejectFor10Minutes(w *testbed, ordered bool) {
 	}
 }
 
-// With eight deliveries in flight, only those fail and the few that are sent until
-// the breaker opens.
+// With eight deliveries in flight, only those and the few sent until the breaker opens fail.
 func TestBreakerWithManyInFlight(t *testing.T) {
 	cfg := breakerConfig()
 	cfg.BatchSize = 1
@@ -236,9 +235,9 @@ func rejectOneType(w *testbed, names []string, next func(int) string, never bool
 	}
 }
 
-// A receiver rejects one event type of three, and bursts put all types into each
-// batch. The first batch is rejected as a whole; from then on each event is sent
-// alone, those of the batch too, and every event of the other types arrives.
+// A receiver rejects one event type of three, and bursts put all types into each batch. The
+// first batch is rejected as a whole; from then on each event is sent alone, including those
+// of the batch, and every event of the other types arrives.
 func TestBreakerWithOneTypeOfBatchRejected(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		names := []string{"content_updated", "content_deleted", "channel_created"}
@@ -397,7 +396,7 @@ func TestBreakerProbesSendNoBatches(t *testing.T) {
 	})
 }
 
-// A receiver that is back is detected within a probe interval, even if the next
+// A recovered receiver is detected within a probe interval, even if the next
 // retry of a delivery is due much later and no new events arrive.
 func TestBreakerProbesAheadOfSchedule(t *testing.T) {
 	for _, ordered := range []bool{false, true} {
@@ -430,7 +429,7 @@ func TestBreakerProbesAheadOfSchedule(t *testing.T) {
 			}
 			broken.Store(false)
 			published := 1
-			for range 2 * (webhook.MaxProbeWait / time.Second) { // one is always within its batch window
+			for range 2 * (webhook.MaxProbeWait / time.Second) { // an event is always within its batch window
 				w.publish("content_updated")
 				published++
 				time.Sleep(time.Second / 2)
@@ -601,7 +600,7 @@ func TestBreakerPausesRedeliveries(t *testing.T) {
 	})
 }
 
-// A delivery that passes rejected ones and cannot be stored is retried once per
+// A delivery that skips rejected events and cannot be stored is retried once per
 // second like any other, not in a tight loop.
 func TestUnstorableProbeIsRetriedSlowly(t *testing.T) {
 	var failing atomic.Bool

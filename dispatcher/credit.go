@@ -11,12 +11,12 @@ import (
 	"service/webhook"
 )
 
-// maxInlineSubscriptions is the maximum number of subscriptions to an event whose
-// deliveries are stored inline, since the publisher waits for that commit.
+// maxInlineSubscriptions is the maximum number of subscriptions per event whose deliveries
+// are stored inline, since the publisher waits for that commit.
 const maxInlineSubscriptions = 8
 
 // spendCredit spends the credit of j. The store then stores the next delivery from the
-// log, or claims one that is stored already. awaitClaim waits for it.
+// log, or claims a stored one. awaitClaim waits for it.
 func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming {
 	q := j.queue
 	f := d.store.Queues().Spend(sendCtx, &j.credit)
@@ -51,7 +51,7 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	defer d.mu.Unlock()
 	q, next := j.queue, f.Next
 	to := q.phase
-	if to == phaseOffered && j.kind == store.CreditEvents { // the offered credit was spent for this delivery
+	if to == phaseOffered && j.kind == store.CreditEvents { // this delivery has spent the offered credit
 		to, q.readSeq = phaseCurrent, q.Seen
 		q.wantedSeq = max(q.wantedSeq, q.readSeq)
 	}
@@ -155,9 +155,9 @@ func (d *Dispatcher) receiveInline(sendCtx context.Context) {
 	}
 }
 
-// pauseClaims pauses claims after err and returns until when: all claims if the
-// store is unavailable, otherwise only those of q, since one of its records is
-// unusable. The caller holds d.mu.
+// pauseClaims pauses claims after err and returns the end of the pause: all claims if the
+// store is unavailable, otherwise only those of q, since one of its records is unusable. The
+// caller holds d.mu.
 func (d *Dispatcher) pauseClaims(q *subscriptionQueue, id string, err error) time.Time {
 	if store.Unavailable(err) {
 		d.storeFailed(err)

@@ -87,8 +87,8 @@ func publish(t *testing.T, s *store.Store) {
 	}
 }
 
-// A publisher waits for few inline deliveries of its event, however many
-// subscriptions want it.
+// A publisher waits for few inline deliveries of its event, however many subscriptions
+// select it.
 func TestCommitSpendsFewCredits(t *testing.T) {
 	d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(10_000)...)
 	publish(t, d.store)
@@ -150,7 +150,7 @@ func TestPingDuringInlineDelivery(t *testing.T) {
 }
 
 // The ping of a probe is noticed as a change while it is in flight, which starts a second
-// ping. That is no probe, even if the first ends before its credit is spent.
+// ping. The second ping is no probe, even if the first ends before its credit is spent.
 func TestPingDuringProbe(t *testing.T) {
 	s := openStore(t, memoryDir(t), nil)
 	q := newQueue(t, s)
@@ -209,8 +209,8 @@ func TestSuspendedQueueOffersNoCredit(t *testing.T) {
 	}
 }
 
-// No offered credit is spent while a worker goes on to its next job, so workers
-// never use more slots than there are.
+// No offered credit is spent while a worker proceeds to its next job, so workers never use
+// more slots than there are.
 func TestNoCreditIsSpentBetweenJobs(t *testing.T) {
 	for _, kind := range []store.CreditKind{store.CreditEvents, store.CreditPing} {
 		d := idleDispatcher(t, openStore(t, memoryDir(t), nil), fakeQueues(2)...)

@@ -5,16 +5,16 @@
 //
 //   - an attempt is counted on disk before its first byte is sent;
 //   - a delivery is sent at most [webhook.MaxAttempts] times, crashes included,
-//     with the same id and the same bytes each time;
+//     with the same ID and the same bytes each time;
 //   - a subscription never uses more than its own slots;
 //   - an attempt ends within its timeout, whatever the receiver does. The receiver is
 //     the partner's server behind a subscription's URL.
 //
-// Terms (docs/glossary.md has all of them):
+// Terms (docs/glossary.md lists them all):
 //
 //   - A queue is the state of one subscription (subscriptionQueue, queue.go). Its cursor
 //     is its position in the event log: every event up to it is in a delivery or did not
-//     match. Its interests are the event names that it wants, each for a range of the log.
+//     match. Its interests are the event names that it selects, each for a range of the log.
 //   - A slot is the right to have one delivery in flight. A queue has MaxInFlight slots,
 //     unless its subscription sets another number, the dispatcher MaxConnections. Pings
 //     have slots of their own.
@@ -55,7 +55,7 @@ import (
 	"service/webhook"
 )
 
-// Config configures a Dispatcher. New replaces a zero value by the default named below.
+// Config configures a Dispatcher. New replaces a zero value with the default named below.
 type Config struct {
 	Store  *store.Store
 	Logger *slog.Logger // nil discards the log
@@ -83,7 +83,7 @@ type Config struct {
 	Alerts *AlertTarget
 	// SMTP is the mail server for email channels; the zero value disables email.
 	SMTP SMTP
-	// BaseURL is the URL of the admin UI, for links in alerts; "" for no links.
+	// BaseURL is the URL of the admin UI, for links in alerts; "" for no link.
 	BaseURL string
 	// RootCAs verify the receivers' certificates; nil means the system's.
 	RootCAs *x509.CertPool
@@ -106,8 +106,8 @@ const (
 	// records was unusable.
 	suspendTime = time.Minute
 
-	// yieldEvery is how many queues a loop visits before it releases d.mu for a
-	// moment: an event name may have any number of subscriptions.
+	// yieldEvery is how many queues a loop visits before it releases d.mu for a moment, since an
+	// event name may have any number of subscriptions.
 	yieldEvery = 128
 )
 
@@ -121,9 +121,9 @@ type Dispatcher struct {
 	credits  *store.Credits               // counts slots in use, excluding pings, and contains the offered credits
 	leaseCtx atomic.Pointer[leaseContext] // the newest; nil before the first attempt under a lease
 
-	entered func(from, to phase) // tests learn of each change of a phase; nil for none
+	entered func(from, to phase) // called for each change of a phase, for tests; may be nil
 	running atomic.Bool
-	wakeup  chan struct{} // makes the loop of Run look at the queues again
+	wakeup  chan struct{} // makes the loop of Run check the queues again
 	alerts  chan struct{} // an alert is ready to send
 	workers sync.WaitGroup
 
@@ -131,17 +131,17 @@ type Dispatcher struct {
 
 	mu          sync.Mutex // guards the fields below
 	stopping    bool
-	queues      map[string]*subscriptionQueue   // by subscription id
-	interested  map[watch.EventKey]*queueSet    // the queues that want an event
+	queues      map[string]*subscriptionQueue   // by subscription ID
+	interested  map[watch.EventKey]*queueSet    // the queues that select an event
 	filtered    map[*subscriptionQueue]struct{} // the queues with a filter
-	passedBy    time.Time                       // when the cursors of those that have passed events are stored; zero for none
-	programs    map[string]*program             // by id
+	passedBy    time.Time                       // when the cursors that have passed events are stored; zero for none
+	programs    map[string]*program             // by ID
 	limits      map[string]int                  // deliveries in flight, of programs with a limit
 	pings       pingSlots
 	timers      timers
 	reloads     []*subscriptionQueue // queues in phaseReloadPending
 	pausedUntil time.Time            // no claims until then: the store failed
-	restoreHold bool                 // no claims except pings while the store has a store.Hold, after a restore
+	restoreHold bool                 // no claims except pings, while a store.Hold exists after a restore
 }
 
 // New returns a Dispatcher for the deliveries of cfg.Store. It does nothing until
@@ -282,9 +282,9 @@ func (d *Dispatcher) resume(ctx context.Context) ([]*store.Queue, error) {
 	return queues, nil
 }
 
-// untilAvailable calls do until it returns nil or an error other than that the store is
-// unavailable, or until ctx ends. It logs the first such error with message, and the end of
-// the outage, and returns the last result.
+// untilAvailable calls do until it returns nil or an error that does not mean that the store
+// is unavailable, or until ctx ends. It logs the first such error with message, and the end
+// of the outage, and returns the last result.
 func (d *Dispatcher) untilAvailable(ctx context.Context, message string, do func() error) error {
 	var o outage
 	for {
@@ -392,8 +392,8 @@ func (d *Dispatcher) apply(changes watch.Changes) {
 	}
 }
 
-// applyEvents tells the queues that want events with a key that there are some up to seq, and adds to
-// past those whose filters exclude them. It calls next for every queue. The caller holds d.mu.
+// applyEvents tells the queues that select the events of a key that there are some up to seq, and adds
+// to past the queues whose filters exclude them. It calls next for every queue. The caller holds d.mu.
 func (d *Dispatcher) applyEvents(key watch.EventKey, seq int64, past []passing, next func(), now time.Time) []passing {
 	queues := d.interested[key]
 	examine := queues.examine(d.store, key, seq)
@@ -472,7 +472,7 @@ func isNotFound(err error) bool {
 	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
 }
 
-// install adds a queue that was just read and indexes it by the events it wants.
+// install adds a queue that was just read and indexes it by the events it selects.
 // The caller holds d.mu.
 func (d *Dispatcher) install(q *subscriptionQueue) {
 	d.queues[q.SubscriptionID] = q
@@ -519,8 +519,8 @@ func (d *Dispatcher) remove(q *subscriptionQueue) {
 	d.leave(q)
 }
 
-// storeFailed pauses all claims for storeRetryWait: an attempt that cannot be counted and
-// recorded must not be sent. The caller holds d.mu.
+// storeFailed pauses all claims for storeRetryWait: no attempt may be sent that cannot be
+// counted and recorded. The caller holds d.mu.
 func (d *Dispatcher) storeFailed(err error) {
 	now := time.Now()
 	if now.After(d.pausedUntil) {
@@ -535,7 +535,7 @@ func (d *Dispatcher) storeFailed(err error) {
 	d.wake()
 }
 
-// wake makes the loop of Run look at the queues again.
+// wake makes the loop of Run check the queues again.
 func (d *Dispatcher) wake() {
 	select {
 	case d.wakeup <- struct{}{}:

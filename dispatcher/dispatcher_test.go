@@ -39,9 +39,9 @@ type testbed struct {
 	done chan error
 	now  func() time.Time // the wall clock; nil for the bubble's
 
-	retention webhook.Retention // for how much of a jump of the wall clock counts
+	retention webhook.Retention // limits how much of a wall-clock jump counts
 
-	entered func(from, to phase)                        // learns of each change of a queue's phase; nil for none
+	entered func(from, to phase)                        // called for each change of a queue's phase; may be nil
 	fault   func(query string, write bool) sqlite.Fault // makes statements of the store fail; nil for none
 	dial    time.Duration                               // how long connecting takes
 
@@ -62,7 +62,7 @@ type subscriber struct {
 	maxOpen      int // highest value of openRequests
 }
 
-// receivedRequest is a request as the receiver got it.
+// receivedRequest is a request as the receiver saw it.
 type receivedRequest struct {
 	at       time.Time
 	delivery string
@@ -91,7 +91,7 @@ func runInBubble(t *testing.T, cfg Config, test func(*testbed)) {
 	runInBubbleAt(t, memoryDir(t), cfg, test)
 }
 
-// runInBubbleAt is runInBubble on a data directory that may already have data.
+// runInBubbleAt is runInBubble on a data directory that may already contain data.
 func runInBubbleAt(t *testing.T, dir string, cfg Config, test func(*testbed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,8 +199,7 @@ func (r *subscriber) Accept() (net.Conn, error) {
 func (r *subscriber) Close() error   { return nil }
 func (r *subscriber) Addr() net.Addr { return &net.TCPAddr{} }
 
-// subscriber starts a server that answers each request with respond; nil means
-// always 200.
+// subscriber starts a server that answers each request with respond; nil answers 200.
 func (w *testbed) subscriber(answer func(n int, w http.ResponseWriter, r *http.Request)) *subscriber {
 	w.mu.Lock()
 	addr := netip.AddrFrom4([4]byte{10, 0, byte(len(w.subscribers) >> 8), byte(len(w.subscribers))})
@@ -296,13 +295,13 @@ func (w *testbed) update(sub webhook.Subscription, f *webhook.SubscriptionFields
 	}
 }
 
-// publish publishes one event and returns its id.
+// publish publishes one event and returns its ID.
 func (w *testbed) publish(name string) string {
 	w.t.Helper()
 	return w.publishOfSize(name, 0)
 }
 
-// publishOfSize publishes an event with a field of some bytes.
+// publishOfSize publishes an event with a field of size bytes.
 func (w *testbed) publishOfSize(name string, size int) string {
 	w.t.Helper()
 	id := webhook.NewID()
@@ -570,8 +569,7 @@ func TestTotalLimitIsSharedFairly(t *testing.T) {
 			w.publish("content_updated")
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
-		// Four per second, in turn: the subscription that came first has no lasting
-		// advantage.
+		// Four per second, in turn: the first subscription has no lasting advantage.
 		na, nb := len(a.posts()), len(b.posts())
 		if na+nb != 44 || na < 18 || nb < 18 {
 			t.Errorf("got %d and %d requests in 10s, want 44 in total and about half each", na, nb)
@@ -584,7 +582,7 @@ func TestTotalLimitIsSharedFairly(t *testing.T) {
 	})
 }
 
-// However many receivers hang, one that responds finds a free slot: immediately if
+// However many receivers hang, a receiver that responds finds a free slot: immediately if
 // the others' slots cannot fill the limit, otherwise once their first attempts have
 // timed out.
 func TestHangingReceiversLeaveSlots(t *testing.T) {
@@ -619,8 +617,7 @@ func TestHangingReceiversLeaveSlots(t *testing.T) {
 	}
 }
 
-// A free slot goes to a queue that waits for it, not to the inline delivery of
-// another.
+// A free slot goes to a queue that waits for it, not to another queue's inline delivery.
 func TestInlineDeliveryYieldsToWaitingQueue(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 		first := w.subscribe(w.subscriber(nil), func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
@@ -697,8 +694,8 @@ func TestRetryIsNotStarved(t *testing.T) {
 	}
 }
 
-// A receiver that takes a while to respond needs several slots. It gets them even
-// if more receivers hang than there are slots, once it has responded.
+// A slow receiver needs several slots. It gets them even if more receivers hang than there
+// are slots, once it has responded.
 func TestHangingReceiversLeaveSeveralSlots(t *testing.T) {
 	for _, n := range []int{20, 100} {
 		runInBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
@@ -739,7 +736,7 @@ func TestHangingReceiversLeaveSeveralSlots(t *testing.T) {
 	}
 }
 
-// Events published while a subscription is paused or does not want their name are
+// Events published while a subscription is paused or does not select their name are
 // not delivered; those before and after are.
 func TestPauseAndResume(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), MaxInFlight: 1}, func(w *testbed) {
@@ -847,8 +844,8 @@ func TestOrderedContinuesAfterCancel(t *testing.T) {
 	})
 }
 
-// An attempt interrupted by a crash counts and is retried, with the same id and bytes:
-// the first one immediately, others after the wait of a failure.
+// An attempt interrupted by a crash counts and is retried, with the same ID and bytes: the
+// first one immediately, later ones after the wait for a failure.
 func TestCrash(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
 		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
@@ -889,7 +886,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// A service that crashes every two seconds does not use up the attempts of what is in
+// A service that crashes every two seconds does not use up the attempts of deliveries in
 // flight.
 func TestCrashLoop(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond, BatchSize: 1}, func(w *testbed) {
@@ -1298,14 +1295,13 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		if l, err := w.d.store.Queues().Get(t.Context(), sub.ID); err != nil || len(l.SigningSecrets(time.Now())) != 2 {
 			t.Errorf("got %d signing secrets (%v), want 2, including the old one", len(l.SigningSecrets(time.Now())), err)
 		}
-		// The clock also jumps across a restart. A jump back is detected; after a
-		// jump forward, overdue deliveries are sent immediately, within their
-		// slots.
+		// The clock jumps across a restart as well. A jump back is detected; after a jump forward,
+		// overdue deliveries are sent immediately, within their slots.
 		by.Add(int64(jump))
 		w.crash()
 		failing.Store(false)
 		if jump < 0 {
-			w.crash()                                   // once more, before any other write: deadlines are not shifted twice
+			w.crash()                                   // again, before any other write: deadlines are not shifted twice
 			wantPosts(35*time.Minute+4*time.Second, 25) // one of them is the probe, ahead of schedule
 		}
 		time.Sleep(time.Until(start.Add(36 * time.Minute)))
@@ -1463,8 +1459,8 @@ func TestPingOfDeletedSubscription(t *testing.T) {
 	})
 }
 
-// Once a new URL was acknowledged no attempt is counted for the old one, and one that was counted
-// before is sent to the new one if its queue was reloaded in between.
+// Once a new URL is acknowledged, no attempt is counted for the old one. An attempt counted
+// earlier is sent to the new URL if its queue was reloaded in between.
 func TestAttemptUsesLatestURL(t *testing.T) {
 	runInBubble(t, Config{}, func(w *testbed) {
 		ctx := context.Background()

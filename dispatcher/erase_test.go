@@ -14,7 +14,7 @@ import (
 
 // TestErasedProgram erases a program with deliveries in flight, waiting for a retry, queued and
 // waiting in the log, with and without a crash after the commit. After the commit no request is
-// sent for it, in all the time that retries take; the other program gets all of its attempts.
+// sent for it, in all the time that retries take; the other program gets all its attempts.
 func TestErasedProgram(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		t.Run(map[bool]string{false: "running", true: "crash"}[crash], func(t *testing.T) {

@@ -30,7 +30,7 @@ func Example() {
 	}
 	defer s.Close()
 
-	// The receiver is on this machine, which the operator must permit.
+	// The operator must permit the receiver, since it is on this machine.
 	names := make(chan string, 2)
 	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var delivery struct{ Events []struct{ Name string } }

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// passedWithin is how long a cursor that has passed events which do not match is at most behind
-	// in the store, unless it is maxPassed events behind before.
+	// passedWithin is the maximum delay of storing a cursor that has passed events which its filters
+	// exclude. It is stored earlier once the stored cursor is maxPassed events behind.
 	passedWithin = time.Minute
 	maxPassed    = 1000
 )
@@ -20,9 +20,9 @@ type passing struct {
 	seq   int64
 }
 
-// examine returns a function for the filters of the queues in the set: the newest seq of a key that
-// an interest includes, after those that were examined before, up to seq. It is seq if that is not
-// known. The events are read with its first call.
+// examine returns a function that returns the newest seq of a key's events that an interest
+// includes, among those after the last examination and up to seq; it returns seq if that is unknown.
+// The first call reads the events.
 func (s *queueSet) examine(st *store.Store, key watch.EventKey, seq int64) func(*store.Interest) int64 {
 	var events *store.Examined
 	return func(in *store.Interest) int64 {
@@ -37,7 +37,7 @@ func (s *queueSet) examine(st *store.Store, key watch.EventKey, seq int64) func(
 	}
 }
 
-// pass lets a queue for which nothing waits pass events that its filters exclude. The caller holds
+// pass lets a queue without waiting events pass events that its filters exclude. The caller holds
 // d.mu.
 func (d *Dispatcher) pass(q *subscriptionQueue, seq int64, now time.Time) {
 	if q.readSeq < q.wantedSeq || seq <= q.readSeq {
@@ -49,7 +49,7 @@ func (d *Dispatcher) pass(q *subscriptionQueue, seq int64, now time.Time) {
 	}
 	q.Seen, q.readSeq, q.wantedSeq = seq, seq, seq
 	d.notePassed(q, now)
-	if withdrawn { // otherwise nothing else depends on it: ten thousand queues may pass one event
+	if withdrawn { // otherwise nothing depends on the cursor, and ten thousand queues may pass one event
 		d.reschedule(q, phaseCurrent, now)
 	}
 }
@@ -66,8 +66,8 @@ func (d *Dispatcher) withdraw(q *subscriptionQueue) bool {
 	return true
 }
 
-// notePassed makes sure that the cursor of a queue is stored in time, if it has passed events. The
-// caller holds d.mu, and owns the cursor.
+// notePassed schedules the storing of a queue's cursor if it has passed events. The caller holds
+// d.mu, and owns the cursor.
 func (d *Dispatcher) notePassed(q *subscriptionQueue, now time.Time) {
 	by := now.Add(passedWithin)
 	switch behind := q.Seen - q.Cursor; {
@@ -82,8 +82,8 @@ func (d *Dispatcher) notePassed(q *subscriptionQueue, now time.Time) {
 	}
 }
 
-// storePassed begins to store the cursors of the queues with filters that have passed events, and
-// returns a function that must be called next, and waits for it. The caller holds d.mu.
+// storePassed begins to store the cursors of the queues with filters that have passed events. The
+// caller holds d.mu, and must call the returned function next, which waits for the end.
 func (d *Dispatcher) storePassed(now time.Time) (wait func()) {
 	d.passedBy = time.Time{}
 	var passed []store.Passed
@@ -100,7 +100,7 @@ func (d *Dispatcher) storePassed(now time.Time) (wait func()) {
 	if len(passed) > 0 {
 		stored := d.store.Queues().StorePassed(passed)
 		wait = func() {
-			if err := stored(); err != nil { // these queues are read again, and the events examined again
+			if err := stored(); err != nil { // these queues are reloaded, and the events examined again
 				d.logger.Debug("failed to store how far filters have read", "error", err)
 			}
 		}

@@ -9,11 +9,11 @@ type leaseContext struct {
 	ctx   context.Context // ends with the lease or with the sendCtx of Dispatcher.Run
 }
 
-// attemptContext returns the context of an attempt. It ends with sendCtx and, if
-// the store requires a lease, with the lease: attempts in flight are then cut off
-// and recorded as interrupted once the lease is valid again. Renewing the lease
-// does not end the context. All attempts of one tenure share a context: the client binds
-// each connection to the context of its attempt, and need not do so again for the next.
+// attemptContext returns the context of an attempt. It ends with sendCtx and, if the store
+// requires a lease, with the lease: attempts in flight are then cut off and recorded as
+// interrupted once the lease is valid again. Renewing the lease does not end the context.
+// All attempts of one tenure share a context, so that the client need not bind a connection
+// to another one for the next attempt.
 func (d *Dispatcher) attemptContext(sendCtx context.Context) context.Context {
 	lease := d.store.Queues().LeaseContext()
 	if lease == nil {

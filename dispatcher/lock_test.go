@@ -36,8 +36,8 @@ func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.D
 	return d, key
 }
 
-// longestLockWait calls do, and returns the longest time that another goroutine
-// waited for d.mu in that time.
+// longestLockWait calls do, and returns the longest time that another goroutine waited for
+// d.mu in between.
 func (d *Dispatcher) longestLockWait(do func()) (longest time.Duration) {
 	ended, waits := make(chan struct{}), make(chan time.Duration)
 	go func() {
@@ -62,7 +62,7 @@ func (d *Dispatcher) longestLockWait(do func()) (longest time.Duration) {
 	return <-waits
 }
 
-// BenchmarkApplyManySubscriptions measures the time to note an event for many
+// BenchmarkApplyManySubscriptions measures how long it takes to note an event for many
 // subscriptions, and how long others wait for d.mu.
 func BenchmarkApplyManySubscriptions(b *testing.B) {
 	for _, window := range []time.Duration{0, time.Nanosecond} {
@@ -122,8 +122,8 @@ func TestApplyReleasesLock(t *testing.T) {
 	t.Error("apply did not release the lock before it had noted the event for all subscriptions")
 }
 
-// BenchmarkApplyFilters measures the time to find out that none of 10,000 different filters lets an event
-// pass, and to pass it.
+// BenchmarkApplyFilters measures how long it takes to determine that none of 10,000 different filters
+// matches an event, and to pass it.
 func BenchmarkApplyFilters(b *testing.B) {
 	d, key := dispatcherWithSubscriptions(b, 10_000, 0)
 	_, _, err := storetest.CreateToken(b.Context(), d.store,

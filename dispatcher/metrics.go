@@ -17,8 +17,8 @@ import (
 const (
 	// scrapeTimeout bounds the reads of one scrape.
 	scrapeTimeout = 2 * time.Second
-	// maxOldestLookups is how many subscriptions of a program, those with the lowest
-	// cursors, a scrape or Backlog searches for the oldest waiting event.
+	// maxOldestLookups is how many subscriptions per program, those with the lowest cursors, a
+	// scrape or Backlog searches for the oldest waiting event.
 	maxOldestLookups = 100
 )
 
@@ -199,7 +199,7 @@ type programState struct {
 	statuses   map[webhook.Health]int
 	rejecting  int // failing subscriptions whose receiver rejects deliveries
 	inactive   int
-	distance   int64             // between the cursor furthest behind and its newest wanted event, in seqs
+	distance   int64             // between the cursor furthest behind and its newest selected event, in seqs
 	backlogged []backloggedQueue // queues with waiting events
 }
 
@@ -207,7 +207,7 @@ type programState struct {
 type backloggedQueue struct {
 	id                 string
 	interests          []store.Interest // read only
-	readSeq, wantedSeq int64            // of subscriptionQueue
+	readSeq, wantedSeq int64            // see subscriptionQueue
 }
 
 // snapshot copies the state that Backlog and a scrape need. Queues may change during it.
@@ -243,9 +243,8 @@ func (d *Dispatcher) snapshot(now time.Time) (programs map[string]*programState,
 	return programs, d.credits.Taken(), d.pings.inFlight, d.restoreHold || now.Before(d.pausedUntil)
 }
 
-// oldest returns when the oldest waiting event was accepted, the zero time for
-// none. It searches the subscriptions with the lowest cursors, as long as one may have
-// an older event than the one found.
+// oldest returns when the oldest waiting event was accepted, the zero time for none. It
+// searches the subscriptions with the lowest cursors, as long as an older event is possible.
 func (p *programState) oldest(ctx context.Context, s *store.Store, programID string) (oldest time.Time, err error) {
 	slices.SortFunc(p.backlogged, func(a, b backloggedQueue) int { return cmp.Compare(a.readSeq, b.readSeq) })
 	var first int64 // its seq in the log

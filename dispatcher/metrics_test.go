@@ -87,7 +87,7 @@ func TestMetrics(t *testing.T) {
 			`webhooks_alert_attempts_total{result="success"} 1`,
 			`webhooks_backlog_age_seconds{program="p"} 0`)
 
-		w.publish("content_updated") // 5: not wanted by the failing subscription
+		w.publish("content_updated") // 5: not selected by the failing subscription
 		time.Sleep(time.Second)
 		for range 4 {
 			w.publish("content_archived") // 6 to 9

@@ -34,7 +34,7 @@ func TestOutageLoggedOnce(t *testing.T) {
 			HealthPolicy: webhook.HealthPolicy{FailingAfter: 1},
 			Alerts:       &AlertTarget{URL: "http://10.0.0.0/alerts", Secret: webhook.NewSigningSecret()},
 		}}
-		// wants runs an outage and checks that the log contains each of the lines once.
+		// wants runs an outage and checks that the log contains each line once.
 		wants := func(lines ...string) {
 			t.Helper()
 			time.Sleep(length)

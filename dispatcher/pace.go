@@ -11,10 +11,9 @@ import (
 const (
 	minRate       = 0.5  // requests per second; a 429 does not lower the rate below this
 	backoffFactor = 0.95 // a first 429 lowers the rate to this fraction of the accepted rate
-	// A rate is raised by the fraction minRaise once it has been stable for
-	// minRaiseAfter. Each further raise is twice as large, up to maxRaise. After a
-	// raise that was too much, the rate stays for twice as long, up to
-	// maxRaiseAfter.
+	// A rate is raised by the fraction minRaise once it has been stable for minRaiseAfter. Each
+	// further raise is twice as large, up to maxRaise. After a refused raise, the rate stays for
+	// twice as long, up to maxRaiseAfter.
 	minRaise, maxRaise           = 0.05, 1.0
 	minRaiseAfter, maxRaiseAfter = 15 * time.Second, 5 * time.Minute
 	// A raise is on trial for minTrial, or for as long as the new rate needs for this
@@ -23,8 +22,8 @@ const (
 	// Each 429 pauses the subscription for at least minPause, doubled for each 429 or 503
 	// since the last success, up to maxPause. A longer Retry-After applies instead.
 	minPause, maxPause = time.Second, time.Minute
-	// maxRetryPause is the longest pause of the subscription by Retry-After; the wait
-	// of the retried delivery has its own limit, webhook.MaxRetryAfter.
+	// maxRetryPause is the longest pause of a subscription by Retry-After. The wait of the
+	// retried delivery has its own limit, webhook.MaxRetryAfter.
 	maxRetryPause = time.Hour
 	// lateTolerance is how late a request may be, whatever the rate is, without
 	// delaying the requests after it.
@@ -34,13 +33,13 @@ const (
 )
 
 // pace limits the requests per second of a subscription, excluding pings, to its
-// max_per_second and to a rate that the receiver has accepted. A 429 or 503 lowers
-// the rate to a little less than what was accepted in the last second. While there
-// is a backlog the rate is raised now and then, first on trial: each delivery then
-// carries one event, so a rate that is too high costs no batch.
+// max_per_second and to a rate that the receiver has accepted. A 429 or 503 lowers the rate
+// to a little less than the requests accepted in the last second. While there is a backlog
+// the rate is raised now and then, first on trial: each delivery then carries one event, so
+// a rate that is too high costs no batch.
 //
-// Many a 503 is not about the rate. As long as no 429 came and no trial was refused, the
-// rate is therefore doubled every minRaiseAfter, until the next 503.
+// A 503 is often unrelated to the rate. Until the first 429 or refused trial, the rate is
+// therefore doubled every minRaiseAfter, up to the next 503.
 type pace struct {
 	rate        float64   // requests per second; 0 for no limit
 	nextAt      time.Time // time of the next request at this rate
@@ -50,7 +49,7 @@ type pace struct {
 	rateChangedAt   time.Time     // when the rate was lowered, or a trial ended
 	throttledAt     time.Time     // time of the last 429 or 503
 	throttledInARow int           // 429s and 503s since the last success
-	limited         bool          // since there is a rate, a 429 came or a trial was refused
+	limited         bool          // a 429 came or a trial was refused since the rate was set
 	cut             float64       // fraction of the last cut, see slowDown; the next is at most twice as large
 	raise           float64       // fraction of the next raise
 	raiseAfter      time.Duration // how long the rate must be stable before the next raise
@@ -79,8 +78,8 @@ func (p *pace) readyAt() time.Time {
 	return p.nextAt
 }
 
-// PausedUntil returns until when deliveries wait because the receiver of a subscription asked for
-// a pause with a 429 or 503; it is zero if none do. A restart ends the pause.
+// PausedUntil returns until when deliveries wait because a subscription's receiver asked for a
+// pause with a 429 or 503; zero for no pause. A restart ends the pause.
 func (d *Dispatcher) PausedUntil(subscriptionID string) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,10 +90,10 @@ func (d *Dispatcher) PausedUntil(subscriptionID string) time.Time {
 	return q.pace.pausedUntil
 }
 
-// take counts a request that is about to be sent. While there is a backlog, a late
-// request shortens the wait of those after it by at most a fifth of the interval or
-// lateTolerance, whichever is longer. After a quiet time it does not, or the first
-// two requests would be too close.
+// take counts a request that is about to be sent. While there is a backlog, a late request
+// shortens the wait of the next ones by at most a fifth of the interval or lateTolerance,
+// whichever is longer. After a quiet time it shortens nothing, since the first two requests
+// would be too close.
 func (p *pace) take(limit float64, now time.Time) {
 	p.adapt(now)
 	r := p.perSecond(limit)
@@ -103,7 +102,7 @@ func (p *pace) take(limit float64, now time.Time) {
 	}
 	interval := time.Duration(float64(time.Second) / r)
 	switch late := now.Add(-max(interval/5, lateTolerance)); {
-	case !p.nextAt.Before(late): // at most that late
+	case !p.nextAt.Before(late): // late by at most the tolerance
 	case p.backlogged:
 		p.nextAt = late
 	default:
@@ -119,7 +118,7 @@ func (p *pace) refund(limit float64) {
 	}
 }
 
-// adapt raises the rate when it is time to, and ends trials.
+// adapt raises the rate when it is stable for long enough, and ends trials.
 func (p *pace) adapt(now time.Time) {
 	switch {
 	case p.rate == 0:
@@ -136,8 +135,8 @@ func (p *pace) adapt(now time.Time) {
 	}
 }
 
-// double doubles the rate for each minRaiseAfter that has passed since a 503. It waits
-// while the receiver responds with nothing else.
+// double doubles the rate once per minRaiseAfter since a 503. It waits while the receiver
+// responds only with 503s.
 func (p *pace) double(now time.Time) {
 	for p.throttledInARow <= 1 {
 		if !now.Before(p.trialEnd) {
@@ -195,8 +194,8 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 	return true
 }
 
-// slowDown lowers the rate. The best estimate of what the receiver accepts is what
-// it accepted in the last second.
+// slowDown lowers the rate. The best estimate of the receiver's limit is the rate it accepted in the
+// last second.
 //
 //   - A refused trial restores the rate before it.
 //   - A 503 while nothing is accepted, or without a success since the last 429 or 503,

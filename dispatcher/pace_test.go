@@ -112,7 +112,7 @@ func testPace(w *testbed, limiter func(time.Time) bool, latency time.Duration, b
 	t.Logf("%d accepted and %d rejected after 10s, %d rejected before", accepted, rejected, len(r.rejected)-rejected)
 	least := 9 * (seconds - 10)
 	if batch > 1 {
-		least = 50*(seconds-10) - 100 // events that wait for the next request
+		least = 50*(seconds-10) - 100 // events that are waiting for the next request
 	}
 	if accepted < least {
 		t.Errorf("got %d events after 10s, want at least %d", accepted, least)
@@ -165,8 +165,8 @@ func TestPaceAdaptsToLowerLimit(t *testing.T) {
 	}
 }
 
-// One 503 amid successes at one event per second says little about the rate: a backlog
-// that comes later is sent at a rate that doubles. After a 429 the rate is kept low.
+// One 503 among successes at one event per second says little about the rate: a later
+// backlog is sent at a rate that doubles. After a 429 the rate is kept low.
 func TestPaceAfterOneThrottle(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
@@ -211,8 +211,8 @@ func TestPaceAfterOneThrottle(t *testing.T) {
 	}
 }
 
-// A receiver that answers 503 beyond ten requests per second, or whose limit drops to
-// that, is found out as with 429: after a refused trial the rate is not doubled again.
+// The limit of a receiver that answers 503 beyond ten requests per second, or whose limit
+// drops to ten, is found as with 429: after a refused trial the rate is not doubled again.
 func TestPaceFinds503Limit(t *testing.T) {
 	for name, limiter := range limiters {
 		t.Run(name, func(t *testing.T) {

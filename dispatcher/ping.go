@@ -2,10 +2,10 @@ package dispatcher
 
 import "slices"
 
-// pingSlots are the slots for pings and the queues that wait for one. Programs take
-// turns. A program may have as many pings in flight as there are free slots, so one
-// program gets at most half of the slots and the next at most half of the rest.
-// Dispatcher.mu guards its fields.
+// pingSlots are the slots for pings and the queues that wait for one. Programs take turns. A
+// program may have as many pings in flight as there are free slots, so the first program
+// gets at most half of the slots and the next at most half of the rest. Dispatcher.mu guards
+// its fields.
 type pingSlots struct {
 	inFlight int
 	programs map[string]*programPings // with pings in flight or waiting
@@ -34,8 +34,7 @@ func (s *pingSlots) next() *subscriptionQueue {
 	if free == 0 {
 		return nil
 	}
-	// The programs that are skipped have a ping in flight for each free slot, so
-	// they are few.
+	// Each skipped program has a ping in flight per free slot, so few are skipped.
 	for i, p := range s.turn {
 		if p.inFlight >= free {
 			continue

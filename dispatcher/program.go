@@ -10,8 +10,8 @@ import (
 // program is the dispatcher's state of one program that has subscriptions or deliveries in
 // flight. Dispatcher.mu guards its fields.
 //
-// Its queues that have work and may use a slot wait in one run queue for each class. Which program
-// gets the next slot, and in which class, [store.Credits] decides.
+// Its queues that have work and may use a slot wait in one run queue per class. [store.Credits]
+// decides which program gets the next slot, and in which class.
 type program struct {
 	queues  int                          // subscriptions
 	slots   *store.ProgramSlots          // in use, and the limit, which excludes pings
@@ -52,8 +52,8 @@ func (d *Dispatcher) leaveRunQueue(q *subscriptionQueue) {
 }
 
 // beginSending returns the context of an attempt of a program, which [Dispatcher.Cut] ends.
-// Attempts of a program share it, because the client binds each connection to the context of its
-// attempt. The caller must call endSending.
+// Attempts of a program share the context, because the client binds each connection to the
+// context of its attempt. The caller must call endSending.
 func (d *Dispatcher) beginSending(id string, base context.Context) (*program, context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,7 +135,7 @@ type limitedProgram struct {
 	taken, limit, held int
 }
 
-// limitedPrograms returns the programs with a limit of their own.
+// limitedPrograms returns the programs that set their own limit.
 func (d *Dispatcher) limitedPrograms() (all []limitedProgram) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -157,7 +157,7 @@ func (d *Dispatcher) limitedPrograms() (all []limitedProgram) {
 }
 
 // readLimits reads the limits of programs that have changed. While the store cannot be read,
-// it keeps the ids for the next call. A program whose limit is unreadable keeps the one before.
+// it keeps the IDs for the next call. A program whose limit is unreadable keeps its last one.
 // Only the loop of Run calls it.
 func (d *Dispatcher) readLimits(ctx context.Context, changed map[string]struct{}) {
 	for id := range changed {

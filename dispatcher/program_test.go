@@ -31,7 +31,7 @@ func (w *testbed) limit(n int) {
 	synctest.Wait()
 }
 
-// slowReceivers are six subscribers that respond after a second and count what they have in
+// slowReceivers are six subscribers that respond after a second and count their requests in
 // flight together.
 type slowReceivers struct {
 	*testbed
@@ -57,7 +57,7 @@ func newSlowReceivers(w *testbed) *slowReceivers {
 	return r
 }
 
-// publishEight publishes eight events, and forgets what was in flight before.
+// publishEight publishes eight events, and resets the count of requests in flight.
 func (r *slowReceivers) publishEight() {
 	r.most.Store(0)
 	for range 8 {
@@ -80,7 +80,7 @@ func (r *slowReceivers) takeTurns(limit int) {
 	}
 }
 
-// complete checks that each receiver has got everything.
+// complete checks that each receiver has received all events.
 func (r *slowReceivers) complete(limit int) {
 	for i, one := range r.each {
 		if got := len(one.posts()); got != r.sent {
@@ -117,7 +117,7 @@ func TestProgramLimit(t *testing.T) {
 	})
 }
 
-// checkLimit publishes with a limit of the program, and counts what is in flight.
+// checkLimit publishes under a program limit, and counts the deliveries in flight.
 func (r *slowReceivers) checkLimit(w *testbed, limit, want int) {
 	t := w.t
 	t.Helper()
@@ -173,8 +173,7 @@ func TestProgramLimitIsLowered(t *testing.T) {
 	})
 }
 
-// Cutting the attempts of a program records them as interrupted at once, and no others. New ones
-// follow.
+// Cutting the attempts of a program records only these as interrupted, at once. New ones follow.
 func TestCut(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 		w.createProgram("q")

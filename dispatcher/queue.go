@@ -11,14 +11,13 @@ import (
 	"service/webhook"
 )
 
-// subscriptionQueue is the dispatcher's state of one subscription: its cursor, what
-// is in flight, and what is due when. Dispatcher.mu guards its fields, with two
-// exceptions. In phaseReading the cursor in store.Queue belongs to the worker that
-// reads the log, in phaseOffered to the store. The rest of store.Queue is never
-// written, only replaced.
+// subscriptionQueue is the dispatcher's state of one subscription: its cursor, its work in
+// flight, and when the next work is due. Dispatcher.mu guards its fields, with two
+// exceptions. In phaseReading the cursor in store.Queue belongs to the worker that reads the
+// log, in phaseOffered to the store. The rest of store.Queue is never written, only replaced.
 //
-// A delivery of waiting events is forming from when the queue takes a slot for it, or
-// offers its credit, until the delivery is stored or the credit is withdrawn.
+// A delivery of waiting events is forming from the moment at which the queue takes a slot for
+// it, or offers its credit, until the delivery is stored or the credit is withdrawn.
 //
 // ramp is a hard limit on slots: 1 after the circuit breaker closes or an attempt
 // was rejected (a 429 included), half of the current slots after a 503. It doubles with each
@@ -30,13 +29,13 @@ type subscriptionQueue struct {
 	// Slots in use, and the run queue that the queue is in.
 	inFlight      int // excluding pings
 	pingsInFlight int
-	waiting       *list.Element   // in program.waiting; nil while not
+	waiting       *list.Element   // in program.waiting; nil while in none
 	waitingAs     store.SlotClass // the index of that run queue
 	inPingQueue   bool            // in Dispatcher.pings
 
 	// How the receiver has responded.
 	quick        bool      // the last attempt or ping took less than quickWithin, whatever its result
-	quickAttempt bool      // the same of the last attempt
+	quickAttempt bool      // the same for the last attempt, excluding pings
 	ramp         int       // see above; 0 for no limit
 	rejected     bool      // an attempt was rejected, or got a 429, after the last success
 	rejectedAt   time.Time // time of the last rejection, excluding 429s
@@ -62,8 +61,7 @@ type subscriptionQueue struct {
 	splitTurn     bool // splits and the log take turns: the next delivery is from a split
 	replayForming bool // one of its deliveries is being stored
 
-	// When something is due next; zero for nothing, or while a claim in progress will
-	// determine it.
+	// When work is due next; zero for never, or while a claim in progress determines it.
 	nextDue, nextPing time.Time
 	suspendedUntil    time.Time // no claims until then: one of the subscription's records was unusable
 
@@ -119,8 +117,8 @@ const (
 	phaseDeleted                     // the subscription was deleted
 )
 
-// transition returns the phase that the queue enters when [Dispatcher.reschedule] is
-// called for it with the phase in the parameter to.
+// transition returns the phase that the queue enters when [Dispatcher.reschedule] requests
+// phase to.
 func (q *subscriptionQueue) transition(to phase, now time.Time) phase {
 	switch {
 	case q.phase == phaseDeleted:
@@ -145,9 +143,9 @@ func (q *subscriptionQueue) current() bool {
 	return q.phase == phaseCurrent || q.phase == phaseOffered || q.phase == phaseReading
 }
 
-// runnable returns the work for which the queue could use a slot now, and false for
-// none. newest is the assumed seq of the newest wanted event; offer passes
-// [math.MaxInt64] to ask about a future one. runnable does not change the queue.
+// runnable returns the work for which the queue could use a slot now, and false for none.
+// newest is the assumed seq of the newest selected event; offer passes [math.MaxInt64] to
+// ask about a future one. runnable does not change the queue.
 func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (store.CreditKind, bool) {
 	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
@@ -183,7 +181,7 @@ func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.Cred
 		return store.CreditDue, true
 	case q.phase == phaseCurrent && (q.splitting || q.logWaits(newest, now)):
 		return store.CreditEvents, true
-	case q.splitting && q.Ordered: // replays too wait for an open split
+	case q.splitting && q.Ordered: // replays wait for an open split, too
 		return 0, false
 	case q.hasReplay && !q.replayForming:
 		return store.CreditReplay, true
@@ -194,14 +192,14 @@ func (q *subscriptionQueue) pendingWork(now time.Time, newest int64) (store.Cred
 }
 
 // logWaits reports whether events of the log wait and may be sent now. newest is the assumed seq
-// of the newest wanted event.
+// of the newest selected event.
 func (q *subscriptionQueue) logWaits(newest int64, now time.Time) bool {
 	return q.readSeq < newest && !now.Before(q.notBefore)
 }
 
 // takesSplit reports whether the next delivery is from a split, if one has an event to send. An
-// open split is older than what waits in the log, so it comes first in an ordered queue and in a
-// probe; otherwise they take turns.
+// open split is older than the events that wait in the log, so it comes first in an ordered queue
+// and in a probe; otherwise they take turns.
 func (q *subscriptionQueue) takesSplit(now time.Time) bool {
 	if !q.splitting {
 		return false
@@ -226,14 +224,14 @@ func (q *subscriptionQueue) pingProbeDue(now time.Time) bool {
 	return ok && q.needsPing(kind)
 }
 
-// singleEvent reports whether the next delivery carries only one event: a probe,
-// any delivery for a while after a rejection, and one that tries a higher rate. An
-// event that is rejected then fails no others.
+// singleEvent reports whether the next delivery carries only one event: a probe, any
+// delivery for a while after a rejection, and a trial of a higher rate. A rejected event
+// then fails no others.
 func (q *subscriptionQueue) singleEvent(now time.Time) bool {
 	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < singleEventFor
 }
 
-// quickWithin is what an attempt of a quick receiver takes at most.
+// quickWithin is the maximum duration of an attempt of a quick receiver.
 const quickWithin = time.Second
 
 // singleEventFor is how long after a rejection each delivery carries one event.
@@ -335,9 +333,8 @@ func (q *subscriptionQueue) notePublished(name string) {
 	}
 }
 
-// recordAttempt adjusts the window, the ramp and the pace to an attempt that was
-// not a ping. An attempt that was sent to another URL than the current one says nothing
-// about the receiver.
+// recordAttempt adjusts the window, the ramp and the pace to an attempt that was not a ping.
+// An attempt that was sent to an earlier URL says nothing about the receiver.
 func (q *subscriptionQueue) recordAttempt(c *store.Claim, a *webhook.Attempt, r *store.Recorded, now time.Time, cfg *Config) {
 	result := a.Result
 	q.splitting = q.splitting || r.Split
@@ -347,7 +344,7 @@ func (q *subscriptionQueue) recordAttempt(c *store.Claim, a *webhook.Attempt, r 
 	switch {
 	case result == webhook.ResultSuccess:
 		q.forgetRejected()
-	case r.Split: // its events are sent again by themselves, and count then
+	case r.Split: // its events are sent again one by one, and count then
 	case a.ResponseStatus == http.StatusTooManyRequests:
 		q.rejected = true // the receiver rejected the rate, not the event
 	case result == webhook.ResultFailed:

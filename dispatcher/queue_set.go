@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// queueSet holds the queues that want the events with one watch.EventKey, sorted by
-// subscription id. In this order their deliveries are neighbors in the tables and
-// indexes, so that storing them writes each database page once.
+// queueSet contains the queues that select the events of one watch.EventKey, sorted by
+// subscription ID. In this order their deliveries are neighbors in the tables and indexes,
+// so that storing them writes each database page once.
 type queueSet struct {
 	name   string // of the events; the queues' interests have the same bytes, so that comparing them reads nothing
 	queues []*subscriptionQueue
 	sorted bool // false until the first call of sort; until then add only appends
 
-	changes int // how often a queue was added or removed since
+	changes int // how often a queue was added or removed since the last sort
 
 	examined int64 // how far the events of the key were examined for filters
 }
@@ -28,7 +28,7 @@ func (s *queueSet) len() int {
 
 func (s *queueSet) add(q *subscriptionQueue) {
 	if !s.sorted {
-		if n := len(s.queues); n == 0 || s.queues[n-1] != q { // a queue may have several interests in the event
+		if n := len(s.queues); n == 0 || s.queues[n-1] != q { // several interests of a queue may select the event
 			s.queues = append(s.queues, q)
 		}
 	} else if i, found := s.find(q.SubscriptionID); !found {
@@ -45,9 +45,9 @@ func (s *queueSet) remove(q *subscriptionQueue) {
 	}
 }
 
-// all yields each queue once, starting at a random one, so that the oldest
-// subscription does not always get the event first. It may or may not yield queues
-// that are added or removed during the iteration.
+// all yields each queue once, starting at a random one, so that the oldest subscription is
+// not always the first to get the event. It may or may not yield queues that are added or
+// removed during the iteration.
 func (s *queueSet) all(yield func(*subscriptionQueue) bool) {
 	if s.len() == 0 {
 		return
@@ -72,13 +72,13 @@ func (s *queueSet) all(yield func(*subscriptionQueue) bool) {
 	}
 }
 
-// from returns the index of the first queue that all yields from an id on.
+// from returns the index of the first queue that all yields, starting at an ID.
 func (s *queueSet) from(id string) int {
 	i, _ := s.find(id)
 	return i
 }
 
-// to returns the index at which all ends before an id, which is empty for the end of the set.
+// to returns the index at which all ends before an ID; "" stands for the end of the set.
 func (s *queueSet) to(id string) int {
 	if id == "" {
 		return len(s.queues)

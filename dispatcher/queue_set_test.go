@@ -10,7 +10,7 @@ import (
 	"service/test/seed"
 )
 
-// all yields each queue once, ordered by id from a random start, whatever was added
+// all yields each queue once, ordered by ID from a random start, whatever was added
 // and removed before.
 func TestSubscribersInOrder(t *testing.T) {
 	rng := seed.Rand(t)

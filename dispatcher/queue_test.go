@@ -93,7 +93,7 @@ func TestRunnableHasNoSideEffects(t *testing.T) {
 	}
 }
 
-// A new URL begins without the limits of the one before. After a failing one it begins with one slot.
+// A new URL starts without the limits of the last one. After a failing URL it starts with one slot.
 func TestUpdateURL(t *testing.T) {
 	for _, failing := range []bool{false, true} {
 		q := &subscriptionQueue{Queue: &store.Queue{URLNumber: 1, Active: true, Failing: failing}, ramp: 2, pace: pace{rate: 1},

@@ -36,15 +36,15 @@ func (c errorCounter) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// retentionTest runs retention and deliveries at the same time, with a receiver
-// that mostly responds, one that is paused now and then, and one that hangs.
+// retentionTest runs retention and deliveries at the same time, with three receivers: one
+// mostly responds, one is sometimes paused, and one hangs.
 type retentionTest struct {
 	*testbed
 	rnd            *rand.Rand
 	flaky, hanging *subscriber
 	subs           [3]webhook.Subscription // of flaky, of the paused receiver, of hanging
-	active         bool                    // whether subs[1] is active
-	published      map[string]bool         // ids of published events
+	active         bool                    // of subs[1]
+	published      map[string]bool         // IDs of published events
 }
 
 func newRetentionTest(w *testbed, random *rand.Rand) *retentionTest {
@@ -123,9 +123,9 @@ func (r *retentionTest) check(ctx context.Context) {
 	}
 }
 
-// While retention removes old events and deliveries, deliveries are formed,
-// retried, redelivered and replayed as usual. Every event that a subscription wants
-// arrives, visibly fails, or is counted as lost, and no delivery lacks an event.
+// While retention removes old events and deliveries, deliveries are formed, retried,
+// redelivered and replayed as usual. Every event that a subscription selects arrives,
+// visibly fails, or is counted as lost, and no delivery lacks an event.
 func TestRetentionWithDeliveries(t *testing.T) {
 	seed.Each(t, 2, func(t *testing.T, n uint64) {
 		var logged atomic.Int64

@@ -74,8 +74,8 @@ func (d *Dispatcher) expire(now time.Time) {
 	}
 }
 
-// nextTime returns when the loop must look again if nothing else happens, zero for
-// never. The caller holds d.mu.
+// nextTime returns when the loop must run again if nothing else happens, zero for never. The
+// caller holds d.mu.
 func (d *Dispatcher) nextTime(now time.Time) time.Time {
 	var at time.Time
 	if len(d.timers) > 0 {
@@ -99,7 +99,7 @@ func earliest(a, b time.Time) time.Time {
 
 // timer is the next time at which a queue may have work that it does not have now.
 type timer struct {
-	at        time.Time // zero for none
+	at        time.Time // zero for never
 	heapIndex int       // index in timers plus 1; 0 when not in it
 }
 

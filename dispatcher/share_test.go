@@ -42,8 +42,8 @@ func (w *testbed) publishIn(program, name string) {
 	}
 }
 
-// slowLoad publishes events, to many receivers of some programs that answer with 200 after nine
-// seconds, until it is stopped. The programs begin one after the other.
+// slowLoad publishes events until it is stopped, to many receivers of some programs that answer
+// with 200 after nine seconds. The programs begin one after the other.
 func (w *testbed) slowLoad(programs, each int) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -74,8 +74,8 @@ func (w *testbed) slowLoad(programs, each int) (stop func()) {
 	}
 }
 
-// A receiver that is quick and has nothing in flight finds a slot at once, however many receivers of
-// its own program or of others answer slowly, with 200. A program alone uses seven eighths of the
+// A receiver that is quick and has nothing in flight gets a slot at once, however many receivers of
+// its own program or of others answer slowly with 200. A single program uses seven eighths of the
 // slots.
 func TestSlowReceiversLeaveSlots(t *testing.T) {
 	cases := []struct{ slots, programs, each int }{{64, 1, 100}, {64, 10, 30}, {512, 1, 100}, {512, 10, 30}}
@@ -112,7 +112,7 @@ func TestSlowReceiversLeaveSlots(t *testing.T) {
 	}
 }
 
-// The programs that have more work than slots get the same number of slots.
+// Programs with more work than slots get the same number of slots.
 func TestProgramsShareSlots(t *testing.T) {
 	runInBubble(t, Config{MaxConnections: 64, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 		stop := w.slowLoad(3, 30)

@@ -87,13 +87,13 @@ func (s *simulation) auditDelivery(sub *modelSubscription, d *webhook.Delivery, 
 	s.checkStatus(sub, m, d)
 }
 
-// auditSplits checks that each event of a failed delivery of several events was delivered another
-// way, or failed by itself, and that a split sends several events together only after a 429.
+// auditSplits checks that each event of a failed delivery of several events was delivered
+// otherwise, or failed alone, and that a split sends several events together only after a 429.
 func (s *simulation) auditSplits(sub *modelSubscription, stored map[string]webhook.Delivery) {
 	if !s.changes.removedBefore.IsZero() {
-		return // retention may have removed what followed
+		return // retention may have removed the deliveries that followed
 	}
-	alone := make(map[string]bool) // events that were delivered, or have ended by themselves
+	alone := make(map[string]bool) // events that were delivered, or whose own delivery has ended
 	for id, d := range stored {
 		for _, e := range d.Events {
 			alone[e.ID] = alone[e.ID] || d.Status == webhook.StatusSuccess || len(d.Events) == 1 || s.changes.cancellable[id] ||
@@ -138,7 +138,7 @@ func (s *simulation) auditEvents(sub *modelSubscription, formed map[int]int, end
 	}
 }
 
-// auditCounts compares what the service counts of a subscription with its deliveries. The caller
+// auditCounts compares the service's counts for a subscription with its deliveries. The caller
 // holds s.mu.
 func (s *simulation) auditCounts(sub *modelSubscription, stored map[string]webhook.Delivery, end bool) {
 	view, err := s.d.store.Subscriptions().View(context.Background(), sub.id, 1)
@@ -167,7 +167,7 @@ func (s *simulation) auditCounts(sub *modelSubscription, stored map[string]webho
 		s.violate(promiseCounts, "subscription %d: %d events are said to wait in the end", sub.index, n)
 	}
 	if s.crashed || !end || !s.changes.removedBefore.IsZero() || !s.faults.last().IsZero() {
-		return // counts in memory were lost, are of deliveries that are gone, or an attempt has no result
+		return // counts in memory were lost, count removed deliveries, or an attempt has no result
 	}
 	stats, err := s.d.store.Figures().Stats(context.Background(), sub.program, sub.id, record.StatHour,
 		time.UnixMilli(0), s.wall().AddDate(9, 0, 0))
@@ -214,7 +214,7 @@ func (s *simulation) checkStatus(sub *modelSubscription, m *modelDelivery, d *we
 		case webhook.FailureRejected:
 			ok = slices.ContainsFunc(final, func(status int) bool { return status != http.StatusOK })
 		case webhook.FailureExpired:
-			// Once the clock has jumped, the model does not know when it was created.
+			// Once the clock has jumped, the model does not know when the delivery was created.
 			ok = (s.jumped || d.CreatedAt.Before(s.changes.removedBefore)) && !s.changes.removedBefore.IsZero() && s.mayEnd(m, final)
 		case webhook.FailureUnsubscribed:
 			ok = sub.dropped != 0 && (m == nil || !m.last().settled || !m.last().final() || m.last().interrupted)
@@ -232,7 +232,7 @@ func (s *simulation) checkStatus(sub *modelSubscription, m *modelDelivery, d *we
 	}
 }
 
-// deliveries returns the stored deliveries of a subscription by id.
+// deliveries returns the stored deliveries of a subscription by ID.
 func (w *testbed) deliveries(programID, subscriptionID string) (map[string]webhook.Delivery, error) {
 	all := make(map[string]webhook.Delivery)
 	values := url.Values{"page[size]": {"100"}}

@@ -21,7 +21,7 @@ type bulkRun struct {
 	at            time.Time
 	openRequests  int  // requests without a response yet
 	created       int  // requests that created the run
-	ended         bool // the run is done; read before the deliveries
+	ended         bool // the run has ended; read before the deliveries
 	missing       bool // it was not stored
 }
 
@@ -55,8 +55,8 @@ func (s *simulation) cancel(sub *modelSubscription, n int) {
 	}))
 }
 
-// bulk plans a bulk run, publishes an event, and creates the run with two requests
-// from the same form, for some n also from a second form.
+// bulk plans a bulk run, publishes an event, and creates the run with two requests from the
+// same form, and for some n from a second form.
 func (s *simulation) bulk(sub *modelSubscription, n int) {
 	if sub.id == "" {
 		return // the subscription could not be created
@@ -91,7 +91,7 @@ func (s *simulation) bulk(sub *modelSubscription, n int) {
 		}
 	}
 	if plan.Newest == 0 {
-		return // 0 would stand for the newest at the creation
+		return // 0 would mean the newest when the run is created
 	}
 	s.publish(sub.program, n)
 	run := store.NewBulkRun{ID: webhook.NewID(), Action: b.action, Query: &query, Newest: plan.Newest,
@@ -234,8 +234,8 @@ func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, r
 	}
 }
 
-// sentAgain reports whether newer deliveries of the subscription have all events of a delivery that
-// were not delivered, so that a bulk run leaves it to them.
+// sentAgain reports whether newer deliveries of the subscription contain all undelivered events of a
+// delivery, so that a bulk run skips it.
 func sentAgain(stored map[string]*webhook.Delivery, d *webhook.Delivery) bool {
 	newer := make(map[string]bool)
 	for _, other := range stored {

@@ -46,8 +46,8 @@ const (
 	quickSlack = 200 * time.Millisecond
 )
 
-// slotFree reports whether a subscription must have a slot if it wants one: as far as the model
-// knows, other programs always wait. The caller holds s.mu.
+// slotFree reports whether a subscription must get a slot if it needs one: as far as the model
+// knows, other programs are always waiting. The caller holds s.mu.
 func (s *simulation) slotFree(sub *modelSubscription) bool {
 	own, free := s.programInFlight(sub.program), s.plan.Connections-s.inFlight(nil, false)
 	if !s.limits[sub.program].allows(own + 1) {
@@ -91,7 +91,7 @@ func (s *simulation) checkRedeliveries(sub *modelSubscription, now time.Time) {
 	}
 }
 
-// checkExpected checks that every wanted event was sent.
+// checkExpected checks that every selected event was sent.
 func (s *simulation) checkExpected(sub *modelSubscription, now time.Time) {
 	within := s.plan.Window + slack
 	if s.quick(sub) {
@@ -129,7 +129,7 @@ func (s *simulation) checkNewDeliveries(sub *modelSubscription) {
 			continue
 		}
 		if sub.settings.deleted && (len(sub.replays) > 0 || s.changes.bulkCreated) {
-			continue // whether a replay or bulk run formed it cannot be read any more
+			continue // the origin of a removed delivery, such as a replay or a bulk run, cannot be read
 		}
 		s.checkEvents(sub, i, d)
 		if !d.uncertain && !sub.agreed(func(t *settings) bool { return t.maxEvents == 0 || len(d.events) <= t.maxEvents }) {
@@ -137,7 +137,7 @@ func (s *simulation) checkNewDeliveries(sub *modelSubscription) {
 		}
 		wasUnordered := slices.ContainsFunc(sub.previous, func(t settings) bool { return !t.ordered })
 		if sub.settings.ordered && !wasUnordered && !s.uncertain && slices.ContainsFunc(d.unfinishedBefore, func(o *modelDelivery) bool {
-			// The delivery of a deleted subscription may have expired, which cannot be read.
+			// The delivery of a deleted subscription may have expired, but cannot be read.
 			mayHaveExpired := sub.settings.deleted && o.attempts[0].arrivedCounted.Add(-slack).Before(s.changes.removedBefore)
 			return !sub.isRedelivery(o) && !o.ended && !o.uncertain && !mayHaveExpired
 		}) {
@@ -149,8 +149,8 @@ func (s *simulation) checkNewDeliveries(sub *modelSubscription) {
 	}
 }
 
-// checkOvertaken checks that the i-th delivery to an ordered subscription, if it has an event for the
-// first time, did not overtake those of a failed delivery that are sent again one by one.
+// checkOvertaken checks that the i-th delivery to an ordered subscription, if it contains a new event,
+// did not overtake the events of a failed delivery that are sent again one by one.
 func (s *simulation) checkOvertaken(sub *modelSubscription, i int, d *modelDelivery) {
 	if s.uncertain || sub.dropped != 0 || s.changes.bulkCreated || len(sub.replays) > 0 || !s.changes.removedBefore.IsZero() {
 		return
@@ -173,8 +173,8 @@ func (s *simulation) checkOvertaken(sub *modelSubscription, i int, d *modelDeliv
 	}
 }
 
-// checkEvents checks the events of the i-th delivery: each is wanted, in order, and
-// in no earlier delivery.
+// checkEvents checks the events of the i-th delivery: each is selected, in order, and in no
+// earlier delivery.
 func (s *simulation) checkEvents(sub *modelSubscription, i int, d *modelDelivery) {
 	var newest int64 // 0 while unknown
 	for _, e := range d.events {
@@ -185,7 +185,7 @@ func (s *simulation) checkEvents(sub *modelSubscription, i int, d *modelDelivery
 			}
 			newest = seq
 		}
-		if wasSplit(sub.received[:i], e) { // perhaps in a delivery of a replay, which sends what was not wanted too
+		if wasSplit(sub.received[:i], e) { // perhaps in a delivery of a replay, which may send unselected events
 			continue
 		}
 		if e < 0 || !slices.ContainsFunc(sub.expected, func(o *expectedEvent) bool { return o.event == e }) {
@@ -200,7 +200,7 @@ func (s *simulation) checkEvents(sub *modelSubscription, i int, d *modelDelivery
 }
 
 // wasSplit reports whether an event was in a delivery of several events that failed, as far as its
-// receiver can know, so that it may be sent again by itself.
+// receiver can know, so that it may be sent again alone.
 func wasSplit(received []*modelDelivery, event int) bool {
 	return slices.ContainsFunc(received, func(d *modelDelivery) bool {
 		if len(d.events) < 2 || !slices.Contains(d.events, event) {
@@ -236,8 +236,8 @@ func (s *simulation) checkSettings(at *endpoint, d *modelDelivery) {
 	}
 }
 
-// agreed reports whether the settings of a subscription, or previous ones that the dispatcher may
-// still use, are as ok demands.
+// agreed reports whether ok holds for the settings of a subscription, or for previous ones that
+// the dispatcher may still use.
 func (sub *modelSubscription) agreed(ok func(*settings) bool) bool {
 	for i := range sub.previous {
 		if ok(&sub.previous[i]) {
@@ -247,7 +247,7 @@ func (sub *modelSubscription) agreed(ok func(*settings) bool) bool {
 	return ok(&sub.settings)
 }
 
-// requested reports whether all events of a delivery have one of the names, which are bits.
+// requested reports whether the names of all events of a delivery are among names, which are bits.
 func (s *simulation) requested(d *modelDelivery, names int) bool {
 	return !slices.ContainsFunc(d.events, func(e int) bool { return e >= 0 && names&(1<<s.log[e].name) == 0 })
 }

@@ -7,10 +7,10 @@ var simulatedJumps = [...]time.Duration{
 	time.Hour, -time.Hour, 26 * time.Hour, 3 * 24 * time.Hour, 10 * time.Minute, -10 * time.Minute, -26 * time.Hour, 5 * time.Hour,
 }
 
-// simulatedStep is the most that retention counts of one jump.
+// simulatedStep is the maximum that retention counts of one jump.
 const simulatedStep = 10 * time.Minute
 
-// counted returns the time that retention counts, at most: the store does not notice a jump that is
+// counted returns the latest time that retention may count: the store does not notice a jump that is
 // undone before a commit. The caller holds s.mu.
 func (s *simulation) counted() time.Time { return time.Now().Add(s.steps) }
 
@@ -37,9 +37,9 @@ func (s *simulation) committed() {
 	}
 }
 
-// forgetJump permits waiting attempts at any time after a restart, if the store
-// could not notice a jump before it: to the next start it is as if that time had
-// passed. The caller holds s.mu.
+// forgetJump permits waiting attempts at any time after a restart, if the store could not
+// notice a jump before it: the next start takes the jump for elapsed time. The caller holds
+// s.mu.
 func (s *simulation) forgetJump() {
 	if !s.jumpUnsaved {
 		return

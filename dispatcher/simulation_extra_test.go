@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// The operations that are put between the other steps of a plan.
+// The operations that arrange puts between the other steps of a plan.
 const (
 	doRepeat     operation = "publish an earlier event again"
 	doPublishBig operation = "publish ten or a hundred events"
@@ -22,7 +22,7 @@ const (
 	doHold       operation = "make all receivers of a program slow"
 )
 
-// faultKinds are the operations that break something. A plan does without some of the kinds.
+// faultKinds are the operations that inject faults. A plan leaves out some of the kinds.
 var faultKinds = [...][]operation{
 	{doCrash, doCrashOn, doRestart, doBootWrong},
 	{doFailWrite, doFailRead, doFailCommits, doRecover, doDamage},
@@ -31,7 +31,7 @@ var faultKinds = [...][]operation{
 	{doBehave, doHold},
 }
 
-// extra is a step before the step at a place.
+// extra is a step that is played before the step at a place.
 type extra struct {
 	Place int // modulo the number of steps
 	step
@@ -51,8 +51,8 @@ func extras() *rapid.Generator[[]extra] {
 	return rapid.SliceOfN(one, 0, 3)
 }
 
-// arrange puts the extra steps into the groups of a plan, and leaves out the faults that it does
-// without.
+// arrange puts the extra steps into the groups of a plan, without the faults that the plan leaves
+// out.
 func (p *plan) arrange(more []extra, without []bool) {
 	total := 0
 	for _, group := range p.Steps {
@@ -75,7 +75,7 @@ func (p *plan) arrange(more []extra, without []bool) {
 	}
 }
 
-// playExtra plays an extra step. It reports false if the step is none.
+// playExtra plays an extra step. It returns false if the step is not an extra one.
 func (s *simulation) playExtra(sub *modelSubscription, st *step) bool {
 	switch st.Do {
 	case doRepeat:
@@ -105,7 +105,7 @@ func (s *simulation) playExtra(sub *modelSubscription, st *step) bool {
 	return true
 }
 
-// repeat publishes an event again that the log contains: nothing may follow.
+// repeat publishes an event that is already in the log: nothing may follow.
 func (s *simulation) repeat(program string, n int) {
 	s.mu.Lock()
 	var known []int
@@ -190,7 +190,7 @@ func (s *simulation) must(err error) {
 	s.unexpected(err)
 }
 
-// eraseStored erases a program in the store, and waits until nothing is left of it.
+// eraseStored erases a program in the store, and waits until the store contains nothing of it.
 func (s *simulation) eraseStored(program string) bool {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -218,8 +218,8 @@ func (s *simulation) eraseStored(program string) bool {
 	return false
 }
 
-// bringBack exports a program, erases it and imports it, while nothing of it is in flight. What was
-// waiting continues where it was.
+// bringBack exports a program, erases it and imports it, while it has nothing in flight. Waiting
+// work continues from where it was.
 func (s *simulation) bringBack(program string) {
 	if !s.ready() || s.jumped || s.withTrace(program) { // records of the future are not imported
 		return
@@ -247,8 +247,8 @@ func (s *simulation) bringBack(program string) {
 	})
 }
 
-// withTrace reports whether an attempt of a program is in flight, or one of its subscriptions
-// cannot be compared.
+// withTrace reports whether an attempt of a program is in flight, or the model knows too
+// little about one of its subscriptions.
 func (s *simulation) withTrace(program string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,8 +264,8 @@ func (s *simulation) withTrace(program string) bool {
 	})
 }
 
-// takeAway forbids the model to send anything to the subscriptions of a program, and returns those
-// to which something was sent.
+// takeAway forbids the model to send anything to the subscriptions of a program, and returns the
+// subscriptions that have received something.
 func (s *simulation) takeAway(program string) (away []*modelSubscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +278,7 @@ func (s *simulation) takeAway(program string) (away []*modelSubscription) {
 	return away
 }
 
-// giveBack undoes takeAway. What the dispatcher had in memory is gone.
+// giveBack undoes takeAway. The dispatcher's state in memory is lost.
 func (s *simulation) giveBack(away []*modelSubscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,7 +292,7 @@ func (s *simulation) giveBack(away []*modelSubscription) {
 	}
 }
 
-// damage makes the record of a subscription unusable for a while: only what is sent to it may wait.
+// damage makes the record of a subscription unusable for a while: only its own deliveries may wait.
 func (s *simulation) damage(sub *modelSubscription) {
 	if !s.ready() || sub.settings.deleted || sub.id == "" {
 		return
@@ -310,12 +310,12 @@ func (s *simulation) damage(sub *modelSubscription) {
 	})
 }
 
-// crowds says how often a plan has a crowd: this many more subscriptions.
+// crowds selects the plans with a crowd of additional subscriptions.
 var crowds = [64]bool{63: true}
 
 const crowd = 100
 
-// addCrowd makes a plan have a crowd of slow subscriptions, for three connections.
+// addCrowd adds a crowd of slow subscriptions, for three connections, to a plan.
 func (p *plan) addCrowd() {
 	p.Connections, p.MoreSubscriptions = 3, crowd
 	for i := range p.Subscriptions[1:] {
@@ -323,12 +323,12 @@ func (p *plan) addCrowd() {
 	}
 }
 
-// crowded reports whether there are so many subscriptions that their pings wait for each other.
+// crowded reports whether the plan has so many subscriptions that their pings wait for each other.
 func (s *simulation) crowded() bool { return s.plan.MoreSubscriptions >= crowd }
 
-// checkShare checks that a quick subscription waits for slots as long as its share demands at most,
-// where there are few of them: after its last request, and while nothing of its own makes it wait.
-// The caller holds s.mu.
+// checkShare checks that a quick subscription does not wait longer for scarce slots than its share
+// demands, counted from its last request, while nothing of its own makes it wait. The caller holds
+// s.mu.
 func (s *simulation) checkShare(sub *modelSubscription, now time.Time) {
 	t := &sub.settings
 	if !t.active || t.rate > 0 || sub.throttled || sub.failing || !sub.noFailures && s.plan.hasBreaker() || s.uncertain ||

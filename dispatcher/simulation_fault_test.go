@@ -74,7 +74,7 @@ func (f *faults) clear() {
 	f.writes, f.reads, f.full = 0, 0, time.Time{}
 }
 
-// without runs do without faults.
+// without runs do with faults disabled.
 func (f *faults) without(do func()) {
 	f.mu.Lock()
 	f.disabled++
@@ -87,7 +87,7 @@ func (f *faults) without(do func()) {
 	do()
 }
 
-// active reports whether a statement has failed at this moment, and whether one may
+// active reports whether a statement has failed at this moment, and whether a statement may
 // still fail.
 func (f *faults) active() (failed, may bool) {
 	f.mu.Lock()
@@ -97,8 +97,8 @@ func (f *faults) active() (failed, may bool) {
 	return failed, failed || f.writes > 0 || f.reads > 0 || now.Before(f.full)
 }
 
-// recovered reports whether everything that waited because of a fault has had time
-// to continue.
+// recovered reports whether all work that waited because of a fault has had time to
+// continue.
 func (f *faults) recovered() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,7 +106,7 @@ func (f *faults) recovered() bool {
 	return f.lastAt.IsZero() && !f.leaseLost || !f.leaseLost && !now.Before(f.full) && now.After(f.lastAt.Add(storeRetryWait+slack))
 }
 
-// lease notes that the store's lease has ended, or is valid again.
+// lease records that the store's lease has ended, or is valid again.
 func (f *faults) lease(valid bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -62,8 +62,8 @@ func (s *simulation) isFailing(sub *modelSubscription) bool {
 	return q != nil && q.Failing
 }
 
-// checkRecovery checks a received attempt of a failing or recovering subscription.
-// While it is failing it has one slot and each attempt is a probe; then its slots
+// checkRecovery checks a received attempt of a failing or recovering subscription. While
+// failing, the subscription has one slot and each attempt is a probe; after that its slots
 // double with each success. The caller holds s.mu.
 func (s *simulation) checkRecovery(sub *modelSubscription, r *modelAttempt) {
 	rec := &sub.recovery
@@ -129,7 +129,7 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 	case r.probe && !r.delivery.uncertain:
 		rec.probes++
 		rec.probedAt = r.endedAt
-		if r.status != http.StatusRequestEntityTooLarge || len(r.delivery.events) == 1 { // else it says nothing about the events
+		if r.status != http.StatusRequestEntityTooLarge || len(r.delivery.events) == 1 { // otherwise the 413 says nothing about the events
 			rec.rejected = r.final() && s.plan.RejectingAfter > 0
 		}
 	}

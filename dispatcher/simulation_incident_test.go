@@ -43,15 +43,17 @@ func (s *simulation) auditIncidents(sub *modelSubscription, stored map[string]we
 	if (failed > 0 || failed < -uncounted) && s.changes.removedBefore.IsZero() {
 		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures too many", sub.index, failed)
 	}
-	// An incident is kept as long as what expired during it, unless the clock was set.
+	// An incident is kept as long as the deliveries that expired during it, unless the clock was
+	// set.
 	if !s.jumped && counted < expired {
 		s.violate(promiseIncident, "subscription %d: its incidents count %d permanent failures, and %d deliveries expired",
 			sub.index, counted, expired)
 	}
 }
 
-// permanentFailures counts the deliveries that failed for good and that incidents count, those of
-// them that may be uncounted because the subscription has another URL since, and those that expired.
+// permanentFailures counts three kinds of deliveries: those that failed permanently and that
+// incidents count, those of them that may be uncounted because the subscription's URL has changed
+// since, and those that expired.
 func (s *simulation) permanentFailures(sub *modelSubscription, stored map[string]webhook.Delivery) (failed, uncounted, expired int64) {
 	for _, d := range stored {
 		if d.Events[0].Name == webhook.EventPing {
@@ -63,7 +65,7 @@ func (s *simulation) permanentFailures(sub *modelSubscription, stored map[string
 				expired++
 			}
 		case webhook.FailureRejected, webhook.FailureAttemptsExhausted, webhook.FailureBlocked:
-			if len(d.Events) > 1 { // they are sent again
+			if len(d.Events) > 1 { // its events are sent again
 				continue
 			}
 			failed++

@@ -15,16 +15,16 @@ import (
 
 // programLimit is the max_in_flight of a program, as far as the model knows.
 type programLimit struct {
-	now, previous int  // 0 for none; previous is valid too until the dispatcher is idle
+	now, previous int  // 0 for none; previous remains valid until the dispatcher is idle
 	unknown       bool // a change failed
 }
 
-// allows reports whether a program may have n deliveries in flight for certain.
+// allows reports whether a program may certainly have n deliveries in flight.
 func (l programLimit) allows(n int) bool {
 	return !l.unknown && (l.now == 0 || n <= l.now) && (l.previous == 0 || n <= l.previous)
 }
 
-// forbids reports whether it may certainly not.
+// forbids reports whether a program certainly may not have n deliveries in flight.
 func (l programLimit) forbids(n int) bool {
 	return !l.unknown && l.now > 0 && l.previous > 0 && n > max(l.now, l.previous)
 }
@@ -73,7 +73,7 @@ func (s *simulation) programInFlight(program string) (n int) {
 	return n
 }
 
-// checkProgramLimit checks that an attempt that has just arrived fits into the limit of its program.
+// checkProgramLimit checks that the limit of the program permits an attempt that has just arrived.
 // The caller holds s.mu.
 func (s *simulation) checkProgramLimit(sub *modelSubscription) {
 	if n := s.programInFlight(sub.program); s.limits[sub.program].forbids(n) {
@@ -81,7 +81,7 @@ func (s *simulation) checkProgramLimit(sub *modelSubscription) {
 	}
 }
 
-// checkRate checks that a request comes late enough after the one before. The caller holds s.mu.
+// checkRate checks that a request does not follow the last one too early. The caller holds s.mu.
 func (s *simulation) checkRate(sub *modelSubscription, now time.Time) {
 	last, rate := sub.arrivedAt, sub.settings.rate
 	sub.arrivedAt = now
@@ -106,7 +106,7 @@ func (s *simulation) rotate(sub *modelSubscription) {
 		sub.previousSecrets = append(sub.previousSecrets, sub.secret)
 		sub.secret, sub.rotatedAt = secret, time.Now()
 	case !errors.As(err, &refused):
-		sub.secret = nil // unknown: perhaps it was stored
+		sub.secret = nil // unknown: the new secret may have been stored
 	}
 }
 
@@ -121,7 +121,7 @@ func (s *simulation) checkSignature(sub *modelSubscription, header http.Header, 
 	}
 	signatures := " " + header.Get("webhook-signature") + " "
 	for _, secret := range append(sub.previousSecrets, sub.secret) {
-		// nil is one that is not known: its rotation was interrupted, but perhaps stored.
+		// A nil secret is unknown: its rotation was interrupted, but may be stored.
 		if secret == nil || strings.Contains(signatures, " "+secret.Sign(id, time.Unix(seconds, 0), body)+" ") {
 			return
 		}

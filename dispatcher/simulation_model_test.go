@@ -15,22 +15,22 @@ type modelSubscription struct {
 	id               string
 	program          string
 	settings         settings
-	dropped          int        // bits of the names that it has removed once
+	dropped          int        // bits of the names that were ever removed
 	previous         []settings // earlier settings, until the dispatcher is idle
 	changedAt        time.Time  // of the settings
 	noFailures       bool       // no attempt was retryable since it was activated or got a new URL
-	unknownReplay    bool       // by a replay that the model does not know
+	unknownReplay    bool       // it may have a replay that the model does not know
 	replays          []*modelReplay
 	inDelivery       map[int]bool            // events that were seen in a delivery from the log
 	accepted         map[int]bool            // events of successful deliveries that retention removed
 	replayDeliveries map[string]*modelReplay // deliveries of replays
-	redeliveries     map[string]time.Time    // time of the request by delivery id
+	redeliveries     map[string]time.Time    // time of the request by delivery ID
 	expected         []*expectedEvent
 	recovery         recovery
 	failing          bool                    // when the dispatcher was last idle
 	last             *modelAttempt           // the last to end, excluding pings
 	arrivedAt        time.Time               // of the last request, excluding pings
-	quickAt, slowAt  time.Time               // when the last request that took less than a second ended, and the last that took longer
+	quickAt, slowAt  time.Time               // end of the last request that took less than a second, and of the last that took longer
 	throttled        bool                    // the server asked for fewer requests since the last restart
 	pausedAt         time.Time               // when it asked for the pause
 	pausedUntil      time.Time               // end of the pause that the server asked for
@@ -48,7 +48,7 @@ type modelSubscription struct {
 type settings struct {
 	active, ordered, deleted bool
 	names                    int // bits
-	below                    int // its filters let only events with a smaller n pass; 0 for no filters
+	below                    int // its filters match only events with a smaller n; 0 for no filters
 	slots                    int // 0 for the default
 	rate                     int // per second; 0 for no limit
 	maxEvents                int // 0 for the default
@@ -60,7 +60,7 @@ func (t *settings) wants(e *loggedEvent) bool {
 	return t.names&(1<<e.name) != 0 && (t.below == 0 || e.n < t.below)
 }
 
-// simulatedBelow are the filters of subscriptions.
+// simulatedBelow are the values of settings.below in the plans.
 var simulatedBelow = []int{0, 0, 0, 1, 2}
 
 // filters returns the filters of all names.
@@ -97,7 +97,7 @@ type endpoint struct {
 	turn  int
 }
 
-// modelDelivery is a delivery as its receiver got it.
+// modelDelivery is a delivery as its receiver saw it.
 type modelDelivery struct {
 	id               string
 	bodyHash         [sha256.Size]byte
@@ -108,7 +108,7 @@ type modelDelivery struct {
 	checked          bool
 	uncertain        bool // an attempt may have been counted that no server received
 	anyTime          bool // the clock jumped before a restart: its next attempt may be early or late
-	dropped          bool // an event type of it was removed, so it may end as unsubscribed
+	dropped          bool // one of its event types was removed, so it may end as unsubscribed
 	ended            bool // it was cancelled, has expired, or was removed
 	removed          bool
 }
@@ -138,7 +138,7 @@ func (d *modelDelivery) last() *modelAttempt { return d.attempts[len(d.attempts)
 // receiver can know.
 func (d *modelDelivery) unfinished() bool { return !d.dropped && d.mayWait() }
 
-// mayWait is unfinished, and includes a delivery that ends as unsubscribed when it is due.
+// mayWait is unfinished, but includes a delivery that ends as unsubscribed when it is due.
 func (d *modelDelivery) mayWait() bool {
 	l := d.last()
 	return !d.ended && !l.final() && (len(d.attempts) < webhook.MaxAttempts || l.endedAt.IsZero())
@@ -157,7 +157,7 @@ func (s *simulation) inFlight(sub *modelSubscription, ping bool) (n int) {
 	return n
 }
 
-// due returns the latest time at which a delivery is due again, if the dispatcher
+// due returns the latest time of a delivery's next attempt, if the dispatcher
 // started at begun and its lease was renewed at renewed.
 func (d *modelDelivery) due(p *plan, begun, renewed time.Time) time.Time {
 	last := d.last()

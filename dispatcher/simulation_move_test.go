@@ -39,7 +39,7 @@ const (
 	promiseAgain  = "an event is sent again only if an attempt was interrupted"
 )
 
-// fate is what the network does to a request between two installations.
+// fate is the effect of the network on a request between two installations.
 type fate string
 
 const (
@@ -144,7 +144,7 @@ type moveSimulation struct {
 	mode      mode // of all receivers
 }
 
-// movedSubscription is a subscription and what its receiver has got.
+// movedSubscription is a subscription and the events that its receiver has received.
 type movedSubscription struct {
 	id      string
 	program string
@@ -304,7 +304,7 @@ func (m *moveSimulation) restartSite(s *site) {
 	m.openSite(s)
 }
 
-// closeSite ends what runs at an installation.
+// closeSite ends the goroutines of an installation.
 func (m *moveSimulation) closeSite(s *site) {
 	down := m.siteDown(s)
 	s.end()
@@ -379,7 +379,7 @@ func (m *moveSimulation) receiveFrom(from *site, sub *movedSubscription, w http.
 	}
 }
 
-// noteArrival notes that an event has come in a delivery. The caller holds m.mu.
+// noteArrival records that an event has arrived in a delivery. The caller holds m.mu.
 func (m *moveSimulation) noteArrival(sub *movedSubscription, delivery, event string) {
 	known := sub.got[event]
 	if known == nil {
@@ -401,8 +401,8 @@ func (m *moveSimulation) noteArrival(sub *movedSubscription, delivery, event str
 	}
 }
 
-// unreliable returns the handler of what the other installation sends to one: it does to each request
-// what the plan says.
+// unreliable returns the handler of requests from the other installation: each request has the fate
+// that the plan gives it.
 func (m *moveSimulation) unreliable(s *site) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.mu.Lock()
@@ -470,12 +470,12 @@ func (m *moveSimulation) cutOff(d time.Duration) {
 	m.offUntil = time.Now().Add(d)
 }
 
-// brokenBody is the end of a body whose connection breaks.
+// brokenBody is the end of a body on a broken connection.
 type brokenBody struct{}
 
 func (brokenBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// recordedResponse is a response that has not been sent.
+// recordedResponse is an unsent response.
 type recordedResponse struct {
 	header http.Header
 	status int
@@ -489,7 +489,7 @@ func (*recordedResponse) SetReadDeadline(time.Time) error  { return nil }
 func (*recordedResponse) SetWriteDeadline(time.Time) error { return nil }
 func (*recordedResponse) EnableFullDuplex() error          { return nil }
 
-// passOn passes a request to an installation. It returns nil if the handler gave up.
+// passOn forwards a request to an installation. It returns nil if the handler gave up.
 func (m *moveSimulation) passOn(s *site, r *http.Request, body io.Reader) (w *recordedResponse) {
 	defer func() {
 		if recover() != nil {
@@ -622,8 +622,8 @@ func (m *moveSimulation) beginMove(program string) *move.Job {
 	return job
 }
 
-// finishMoves mends everything, and checks that each program is active at one installation, that all has
-// arrived, and that each program can move.
+// finishMoves ends all faults, and checks that each program is active at one installation, that all
+// events have arrived, and that each program can move.
 func (m *moveSimulation) finishMoves() {
 	m.mu.Lock()
 	m.calm, m.off, m.mode = true, false, modeOK
@@ -653,7 +653,7 @@ func (m *moveSimulation) finishMoves() {
 	m.settleMoves()
 }
 
-// settleMoves waits until everything that was published has been delivered, and compares.
+// settleMoves waits until all published events are delivered, and compares.
 func (m *moveSimulation) settleMoves() {
 	m.restartDown()
 	m.late.Wait()
@@ -680,7 +680,8 @@ func (m *moveSimulation) settleMoves() {
 	}
 }
 
-// compareReceived compares what a receiver got with what was published. The caller holds m.mu.
+// compareReceived compares the events that a receiver got with the published ones. The caller holds
+// m.mu.
 func (m *moveSimulation) compareReceived(sub *movedSubscription) {
 	stored, err := m.at[m.owner[sub.program]].deliveries(sub.program, sub.id)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// plan is one drawn history. Nothing about it is decided while it is played.
+// plan is one drawn history. Playing it involves no further decision.
 type plan struct {
 	Slots, Connections, Batch int
 	Window                    time.Duration
@@ -26,8 +26,9 @@ type plan struct {
 	MoreSubscriptions         int      // further subscriptions, with the settings of the initial ones in turn
 	Steps                     [][]step // in groups, which shrink well
 
-	// For the subscriptions in turn. They are drawn last, so that the numbers of plans keep their meaning.
-	Refusals  []mode // what a receiver refuses while its mode is modeOK; modeOK for nothing
+	// For the subscriptions in turn. They are drawn last, so that the seeds of earlier plans keep
+	// their meaning.
+	Refusals  []mode // requests that a receiver refuses while its mode is modeOK; modeOK for none
 	MaxEvents []int
 
 	Streams bool // followers read streams rather than wait

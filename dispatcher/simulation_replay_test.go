@@ -16,7 +16,7 @@ type modelReplay struct {
 	only             webhook.ReplayOnly
 	removedBefore    time.Time       // of retention, when the replay was created
 	allowed          map[int]bool    // events that it may send
-	required         []int           // events that it must send, in log order, unless another delivery has them
+	required         []int           // events that it must send, in log order, unless another delivery contains them
 	deliveriesBefore map[string]bool // the subscription's deliveries when it was created
 	sent             map[int]bool
 	lastSeq          int64           // seq of the last event that it sent
@@ -156,8 +156,8 @@ func (s *simulation) cancelReplay(sub *modelSubscription) {
 	}
 }
 
-// learnReplays reads what the running replays have formed since the last call. The
-// caller holds s.mu.
+// learnReplays reads which deliveries the running replays have formed since the last call.
+// The caller holds s.mu.
 func (s *simulation) learnReplays() {
 	for _, sub := range s.subs {
 		if sub.settings.deleted {
@@ -229,7 +229,7 @@ func (s *simulation) checkReplayed(sub *modelSubscription, r *modelReplay, d *we
 // checkReplayDone checks that a completed replay has sent all required events. The
 // caller holds s.mu.
 func (s *simulation) checkReplayDone(sub *modelSubscription, r *modelReplay) {
-	var since map[int]bool // events in deliveries formed by something else since
+	var since map[int]bool // events in later deliveries that the replay did not form
 	for _, event := range r.required {
 		if r.sent[event] || s.log[event].counted.Before(s.changes.removedBefore) || sub.dropped&(1<<s.log[event].name) != 0 {
 			continue
@@ -259,7 +259,7 @@ func (s *simulation) formedSince(sub *modelSubscription, r *modelReplay) map[int
 			}
 		}
 	}
-	for id, m := range sub.byID { // removed since
+	for id, m := range sub.byID { // deliveries that were removed since
 		for _, event := range m.events {
 			since[event] = since[event] || !r.deliveriesBefore[id]
 		}

@@ -40,7 +40,7 @@ func (s *simulation) restart() {
 	s.runDispatcher()
 }
 
-// open opens the store and notes what a crash has left.
+// open opens the store and notes the effects of a crash.
 func (s *simulation) open() {
 	s.faults.without(func() {
 		s.openStore()
@@ -54,12 +54,12 @@ func (s *simulation) open() {
 	s.workBulkRuns()
 }
 
-// noteCrashLosses records for which deliveries an attempt was counted that no
-// server received. The caller holds s.mu.
+// noteCrashLosses records the deliveries with a counted attempt that no server received. The
+// caller holds s.mu.
 func (s *simulation) noteCrashLosses() {
 	for _, sub := range s.subs {
 		if sub.id == "" {
-			continue // the service was killed before it returned the id
+			continue // the service was killed before it returned the ID
 		}
 		stored, err := s.deliveries(sub.program, sub.id)
 		if err != nil && !sub.settings.deleted {
@@ -75,7 +75,7 @@ func (s *simulation) noteCrashLosses() {
 	}
 }
 
-// nextGeneration resets what a restart forgets. The caller holds s.mu.
+// nextGeneration resets the state that a restart loses. The caller holds s.mu.
 func (s *simulation) nextGeneration() {
 	s.generation++
 	s.startedAt = time.Now()

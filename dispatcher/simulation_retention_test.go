@@ -15,8 +15,8 @@ var simulatedRetentions = [...]time.Duration{
 	10 * time.Minute, time.Hour, 3 * time.Hour, 10 * time.Minute, 30 * time.Minute, 30 * time.Second, 10 * time.Minute, time.Minute,
 }
 
-// simulatedRetention returns a retention. Every other one removes successful
-// deliveries sooner than the rest.
+// simulatedRetention returns a retention. Every other one removes successful deliveries
+// sooner than other records.
 func simulatedRetention(n int) webhook.Retention {
 	keep := webhook.Retention{All: simulatedRetentions[n]}
 	if n%2 == 0 {
@@ -37,8 +37,8 @@ type loggedEvent struct {
 	refused  bool      // its publication failed, so it is not stored
 }
 
-// externalChanges is what the model knows of changes by retention, cancellations
-// and bulk runs.
+// externalChanges is the model's knowledge of changes by retention, cancellations and bulk
+// runs.
 type externalChanges struct {
 	removedBefore          time.Time       // retention has removed only older records, by the time that it counts
 	deliveredRemovedBefore time.Time       // the same for successful deliveries
@@ -87,7 +87,7 @@ func (s *simulation) retain(sub *modelSubscription, n int) {
 	s.settle()
 	old, gen, quiet := time.Now(), s.generation, s.quiet()
 	s.sleep(keep.All / 50)        // more than between two marks
-	s.sleep(s.runRetention(keep)) // which stores one
+	s.sleep(s.runRetention(keep)) // which stores a mark
 	s.sleep(keep.All)
 	s.settle()
 	if n == 7 {
@@ -103,7 +103,7 @@ func (s *simulation) retain(sub *modelSubscription, n int) {
 	}
 }
 
-// quiet reports whether the store works and no fault is to come.
+// quiet reports whether the store works and no fault is armed.
 func (s *simulation) quiet() bool {
 	_, may := s.faults.active()
 	return !may && s.faults.recovered() && s.lease.isValid()
@@ -150,8 +150,8 @@ func (s *simulation) runRetention(keep webhook.Retention) time.Duration {
 	return pause + 2*time.Millisecond
 }
 
-// checkGone checks, after a run of retention, that of the oldest events, those that no delivery
-// carries and that were published until a time are gone.
+// checkGone checks the oldest events after a run of retention: events that no delivery carries
+// and that were published before old are gone.
 func (s *simulation) checkGone(old time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,8 +174,8 @@ func (s *simulation) checkGone(old time.Time) {
 	}
 }
 
-// carriedEvents returns the ids of the events of a program that deliveries carry. They are not known
-// if a subscription is deleted, whose deliveries cannot be read. The caller holds s.mu.
+// carriedEvents returns the IDs of a program's events that deliveries carry. They are unknown if a
+// subscription is deleted, since its deliveries cannot be read. The caller holds s.mu.
 func (s *simulation) carriedEvents(program string) (carried map[string]bool, known bool) {
 	carried = make(map[string]bool)
 	for _, sub := range s.subs {
@@ -315,8 +315,8 @@ func (s *simulation) mayEnd(m *modelDelivery, final []int) bool {
 	return !open && (len(final) == 0 || s.crashed)
 }
 
-// auditLosses checks that each wanted event that is in no delivery is counted as
-// lost, and at most those that a split has not sent. The caller holds s.mu.
+// auditLosses checks that each selected event that is in no delivery is counted as lost, and
+// in addition at most those that a split has not sent. The caller holds s.mu.
 func (s *simulation) auditLosses(sub *modelSubscription) {
 	least, most := int64(0), int64(0)
 	for _, want := range sub.expected {

@@ -33,7 +33,7 @@ func newPlanRunner(t *testing.T) *planRunner {
 	t.Helper()
 	st := &planRunner{dir: memoryDir(t)}
 	st.template = filepath.Join(st.dir, "template")
-	synctest.Test(t, func(t *testing.T) { // so that nothing in it is of the future
+	synctest.Test(t, func(t *testing.T) { // so that it contains no time in the future
 		s, err := store.Open(context.Background(), store.Config{Dir: st.template})
 		if err != nil {
 			t.Fatal(err)
@@ -132,7 +132,7 @@ func (r *planSeries) play(t *testing.T) {
 	}
 }
 
-// maxPlanTime limits the real time of one plan, at many times what it needs.
+// maxPlanTime limits the real time of one plan, to many times the usual time.
 const maxPlanTime = 5 * time.Minute
 
 // rerunCommand returns the command that plays a plan again.

@@ -141,7 +141,7 @@ func (s *simulation) arrive(at *endpoint, header http.Header, body []byte) (*mod
 // maxAcceptedBody is the size of a body that modeSize accepts: a ping, or two events.
 const maxAcceptedBody = 430
 
-// verdict returns how an endpoint answers a delivery with a body of some bytes.
+// verdict returns how an endpoint answers a delivery with a body of the given bytes.
 func (s *simulation) verdict(at *endpoint, d *modelDelivery, bytes int) mode {
 	m := at.mode
 	if m == modeOK && !s.accepting {
@@ -176,7 +176,7 @@ func (s *simulation) verdict(at *endpoint, d *modelDelivery, bytes int) mode {
 	return modeOK
 }
 
-// idLength is the length of an id in bytes.
+// idLength is the length of an ID in bytes.
 const idLength = 36
 
 // newModelDelivery returns the model of a delivery that was received for the first
@@ -203,8 +203,8 @@ func (s *simulation) newModelDelivery(sub *modelSubscription, id string, body []
 	return d
 }
 
-// timedOut reports whether the last attempt that a delivery may have has ended by its timeout.
-// The dispatcher can notice that, and send the next delivery, before the server does.
+// timedOut reports whether the last permitted attempt of a delivery has timed out. The
+// dispatcher can notice the timeout, and send the next delivery, before the server does.
 func (s *simulation) timedOut(d *modelDelivery) bool {
 	last := d.last()
 	return len(d.attempts) == webhook.MaxAttempts && last.hangs && time.Since(last.arrivedAt) >= attemptTimeout-s.dial

@@ -17,8 +17,8 @@ import (
 	"service/webhook"
 )
 
-// change changes a subscription's settings, first in the model. The previous
-// settings are valid too until the dispatcher is idle.
+// change changes a subscription's settings, first in the model. The previous settings remain
+// valid until the dispatcher is idle.
 func (s *simulation) change(sub *modelSubscription, edit func(*settings), do func() error) {
 	s.mu.Lock()
 	before, clean := sub.settings, sub.noFailures
@@ -188,7 +188,7 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 	case doChangeURL:
 		to := 1 - sub.settings.endpoint
 		s.mu.Lock()
-		for _, r := range s.unsettled { // what an earlier URL answers counts for nothing but the delivery
+		for _, r := range s.unsettled { // a response from an earlier URL counts only for the delivery
 			r.earlierURL = r.earlierURL || r.subscription == sub
 		}
 		s.mu.Unlock()
@@ -202,7 +202,7 @@ func (s *simulation) doTo(sub *modelSubscription, st *step) {
 		for _, d := range sub.received {
 			d.dropped = d.dropped || !d.ping && !s.requested(d, bits)
 		}
-		for _, want := range sub.expected { // it may or may not be sent before
+		for _, want := range sub.expected { // it may be sent before, or not
 			want.uncertain = want.uncertain || dropped&(1<<s.log[want.event].name) != 0
 		}
 		s.mu.Unlock()
@@ -299,7 +299,7 @@ func (s *simulation) publishSome(program string, n, count int) {
 		}
 	}
 	for _, sub := range s.subs {
-		if !stored { // then it must not be sent
+		if !stored { // the event must not be sent
 			sub.expected = slices.DeleteFunc(sub.expected, func(d *expectedEvent) bool { return slices.Contains(fresh, d) })
 		}
 	}
@@ -326,7 +326,7 @@ func (s *simulation) ping(sub *modelSubscription, noWait bool) {
 	s.mu.Lock()
 	before, gen := s.pings(sub), s.generation
 	s.mu.Unlock()
-	go func(st *store.Store) { // a crash may leave it without a response
+	go func(st *store.Store) { // a crash may prevent the response
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		st.Subscriptions().Ping(ctx, sub.program, sub.id)

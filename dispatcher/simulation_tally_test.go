@@ -51,8 +51,7 @@ var (
 	}
 )
 
-// report logs what was counted. It fails the test if a phase changed as the table in queue.go does
-// not say.
+// report logs the counts. It fails the test if a phase change is not in the table in queue.go.
 func (y *tally) report(t *testing.T) {
 	for _, o := range slices.Sorted(maps.Keys(y.done)) {
 		t.Logf("%7d times: %s", y.done[o], o)

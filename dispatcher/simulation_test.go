@@ -18,7 +18,7 @@ import (
 	"service/webhook"
 )
 
-// How many plans a run plays is a count, not a time: a slow machine plays as many.
+// The number of plans in a run is a count, not a time: a slow machine plays as many.
 var (
 	simulationPlans = flag.Int("simulation.plans", 0, "how many plans TestSimulation plays; 0: 500, fewer with -short or the race detector")
 	simulationSeed  = flag.Uint64("simulation.seed", 0, "the first plan of TestSimulation, the next ones follow;"+
@@ -95,7 +95,7 @@ type simulation struct {
 	clockOffset atomic.Int64  // of the wall clock, a time.Duration
 	jumped      bool          // the clock has jumped
 	jumpUnsaved bool          // the clock has jumped, perhaps without a commit since
-	steps       time.Duration // the most that retention has counted of the jumps
+	steps       time.Duration // the maximum that retention has counted of the jumps
 
 	changes     externalChanges
 	endBulkRuns func() // set by workBulkRuns
@@ -108,7 +108,7 @@ type simulation struct {
 	pulls pulls
 
 	subs      []*modelSubscription
-	events    map[string]int // index in published by id
+	events    map[string]int // index in published by ID
 	published []int64        // seq of each event, 0 while unknown
 	log       []loggedEvent  // the same events
 	unsettled []*modelAttempt
@@ -167,7 +167,7 @@ func play(t *testing.T, dir, platform string, p *plan, seen *tally) (found *viol
 	return found
 }
 
-// bubbleStacks returns the stacks of the goroutines that are left in bubbles.
+// bubbleStacks returns the stacks of the goroutines that remain in bubbles.
 func bubbleStacks() string {
 	buf := make([]byte, 1<<20)
 	var left []string
@@ -271,8 +271,8 @@ func (s *simulation) settle() {
 }
 
 // longest is the longest time that anything may take once all servers respond: the longest retries,
-// the longest pause that a server asks for, one interval of probes, and a second for each request of
-// a subscription whose rate is at its lowest.
+// the longest pause that a server asks for, one interval of probes, and a second per request of a
+// subscription at the lowest rate.
 func (s *simulation) longest() time.Duration {
 	all := 10*time.Minute + webhook.MaxProbeWait
 	for _, wait := range s.plan.policy().Waits {
@@ -329,8 +329,8 @@ func (s *simulation) endPlan() {
 	}
 }
 
-// Every promise holds after every step of random plans: first those that broke one before, then
-// new ones.
+// Every promise holds after every step of random plans: first those that once broke a promise,
+// then new ones.
 func TestSimulation(t *testing.T) {
 	r := &planSeries{runner: newPlanRunner(t), gen: plans(), failed: -1}
 	if *simulationSeed == 0 {

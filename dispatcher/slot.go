@@ -11,11 +11,11 @@ import (
 // job is a slot given to a queue, and what to use it for.
 type job struct {
 	queue *subscriptionQueue
-	id    string // subscription id
+	id    string // subscription ID
 	kind  store.CreditKind
 	class store.SlotClass // in which the slot was taken; not for pings
-	// credit was made with the slot, while the queue was known to be current: when the worker
-	// spends it, the subscription may have changed, and the store refuses it. Not for inline delivery.
+	// credit was created with the slot, while the queue was known to be current. If the subscription
+	// changes before the worker spends the credit, the store refuses it. Not set for inline delivery.
 	credit store.Credit
 }
 
@@ -93,7 +93,7 @@ func (d *Dispatcher) reservePing(now time.Time) (job, bool) {
 	for q := d.pings.next(); q != nil; q = d.pings.next() {
 		q.inPingQueue = false
 		if !q.hasPing(now) {
-			d.reschedule(q, q.phase, now) // not yet
+			d.reschedule(q, q.phase, now) // its ping is not due yet
 			continue
 		}
 		j := job{queue: q, id: q.SubscriptionID, kind: store.CreditPing, credit: d.credit(q, store.CreditPing)}

@@ -42,8 +42,8 @@ func (w *testbed) judge(verdict func(p receivedRequest, bytes int64) int) *judge
 	return j
 }
 
-// do calls fn while no request is being answered: to change what the verdict depends on, or to read
-// what was accepted.
+// do calls fn while no request is being answered, to change the verdict or to read what was
+// accepted.
 func (j *judge) do(fn func()) {
 	synctest.Wait()
 	j.mu.Lock()
@@ -63,9 +63,9 @@ func (j *judge) count() (n int) {
 	return n
 }
 
-// failedAlone returns the events whose last word is a failed delivery of their own, sorted. It also
-// checks what holds once nothing is open: a failed delivery of several events is recovered if and
-// only if all its events were accepted.
+// failedAlone returns the events whose own, last delivery failed, sorted. It also checks a rule that
+// holds once nothing is open: a failed delivery of several events is recovered if and only if all
+// its events were accepted.
 func (w *testbed) failedAlone(j *judge, sub webhook.Subscription) (failed []string) {
 	w.t.Helper()
 	for _, d := range w.all(sub) {
@@ -110,7 +110,7 @@ func (w *testbed) all(sub webhook.Subscription) (all []webhook.Delivery) {
 	}
 }
 
-// backlog publishes n events with the names in turn, and returns their ids. They wait in the log
+// backlog publishes n events with the names in turn, and returns their IDs. They wait in the log
 // together while the receiver of [testbed.held] occupies the slot.
 func (w *testbed) backlog(n int, names ...string) (ids []string) {
 	w.t.Helper()
@@ -120,8 +120,8 @@ func (w *testbed) backlog(n int, names ...string) (ids []string) {
 	return ids
 }
 
-// held makes a subscription whose receiver answers nothing until release is called, so that what is
-// published once its slots are occupied waits.
+// held creates a subscription whose receiver answers nothing until release is called, so that events
+// published once its slots are occupied wait.
 func (w *testbed) held(verdict func(p receivedRequest, bytes int64) int,
 	change func(*webhook.SubscriptionFields)) (j *judge, sub webhook.Subscription, release func()) {
 	gate := make(chan struct{})
@@ -145,7 +145,7 @@ func refuses(code int, poison *[]string) func(receivedRequest, int64) int {
 	}
 }
 
-// Events that a receiver refuses fail by themselves, whatever they were sent with: with 422 at
+// Refused events fail alone, whatever other events were sent with them: with 422 at
 // once, with 500 after five attempts.
 func TestSplitByEvent(t *testing.T) {
 	for _, ordered := range []bool{false, true} {
@@ -174,7 +174,7 @@ func TestSplitByEvent(t *testing.T) {
 	}
 }
 
-// A receiver that refuses large requests costs no event, and learns the service a smaller size.
+// A receiver that refuses large requests costs no event, and the service learns a smaller size.
 func TestSplitBySize(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		refused := 0
@@ -205,11 +205,11 @@ func TestSplitBySize(t *testing.T) {
 	})
 }
 
-// After a 429 the events are sent again as one delivery, and by themselves only after another.
+// After a 429 the events are sent again as one delivery, and alone only after a second 429.
 func TestSplitByRate(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		limited := 2
-		var sizes []int // but for the ping
+		var sizes []int // excluding the ping
 		j, sub, release := w.held(func(p receivedRequest, _ int64) int {
 			if p.names[0] != webhook.EventPing {
 				sizes = append(sizes, len(p.ids))
@@ -234,7 +234,7 @@ func TestSplitByRate(t *testing.T) {
 	})
 }
 
-// The events of an ordered subscription arrive in order, also those that were refused together.
+// The events of an ordered subscription arrive in order, even those that were refused together.
 func TestSplitOrdered(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		var poison []string
@@ -262,8 +262,8 @@ func TestSplitOrdered(t *testing.T) {
 	})
 }
 
-// With a wrong credential the events wait until it is right, those too that were refused together.
-// Only those fail that are sent by themselves before the breaker opens.
+// With a wrong credential the events wait until it is right, including those that were refused
+// together. Only events that are sent alone before the breaker opens fail.
 func TestSplitWaitsWhileFailing(t *testing.T) {
 	cfg := breakerConfig()
 	cfg.MaxInFlight = 1
@@ -292,8 +292,8 @@ func TestSplitWaitsWhileFailing(t *testing.T) {
 	})
 }
 
-// splitting refuses one of 100 events that wait in a batch, and returns after a split has sent some of
-// them at a rate per second for 20 s.
+// splitting has a receiver refuse one of 100 events that wait in a batch, and returns after a split
+// has sent some of them at a rate per second for 20 s.
 func (w *testbed) splitting(rate float64) (j *judge, sub webhook.Subscription, poison []string) {
 	w.t.Helper()
 	j, sub, release := w.held(refuses(http.StatusBadRequest, &poison), nil)
@@ -310,7 +310,7 @@ func (w *testbed) splitting(rate float64) (j *judge, sub webhook.Subscription, p
 	return j, sub, poison
 }
 
-// A split continues after a crash, and sends no event twice that was recorded as delivered.
+// A split continues after a crash, and sends no event again whose delivery was recorded.
 func TestSplitSurvivesCrash(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		j, sub, poison := w.splitting(2)
@@ -362,7 +362,7 @@ func TestBatchSizeDecidesNothing(t *testing.T) {
 	})
 }
 
-// refusal returns the status of a response to a request: that of the first event that is refused.
+// refusal returns the status of a response: that of the first refused event.
 func refusal(p *receivedRequest, bad map[int]int, number map[string]int) int {
 	for _, id := range p.ids {
 		if code, ok := bad[number[id]]; ok && p.names[0] != webhook.EventPing {
@@ -422,9 +422,9 @@ func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
 	return numbers
 }
 
-// A retry is not sent once an event type of it was removed from the subscription (spec, section
-// 6.1.4): it fails as unsubscribed, its other events follow by themselves, and what waits in the
-// log with the type is not sent either.
+// A retry is not sent once one of its event types was removed from the subscription (spec,
+// section 6.1.4): it fails as unsubscribed, its other events are sent alone, and waiting events
+// of that type are not sent either.
 func TestRemovedType(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		broken := true

@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// publishTraced publishes one event for each trace, in one request.
+// publishTraced publishes one event per trace, in one request.
 func (w *testbed) publishTraced(traces []webhook.Trace) {
 	w.t.Helper()
 	var events []webhook.Event
@@ -58,7 +58,7 @@ func TestTracePropagation(t *testing.T) {
 			}
 		}
 		sub := w.subscribe(r, nil)
-		taken() // discard the ping's
+		taken() // discard the ping's header
 		publish := func(traces ...webhook.Trace) {
 			t.Helper()
 			w.publishTraced(traces)

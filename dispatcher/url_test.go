@@ -11,7 +11,7 @@ import (
 	"service/webhook"
 )
 
-// publishTogether publishes events that one delivery carries.
+// publishTogether publishes events that fit into one delivery.
 func (w *testbed) publishTogether(n int) {
 	w.t.Helper()
 	var events []webhook.Event
@@ -42,7 +42,7 @@ func (w *testbed) gated(gate chan struct{}, status int) *subscriber {
 }
 
 // The URL of a subscription changes while as many attempts as it may have are in flight to the old
-// server, which then refuses them all. That says nothing about the new one.
+// server, which then refuses them all. The refusals say nothing about the new server.
 func TestResultsOfEarlierURL(t *testing.T) {
 	for _, test := range []struct{ status, events int }{
 		{http.StatusInternalServerError, 2}, {http.StatusServiceUnavailable, 1}, {http.StatusUnauthorized, 1}, {http.StatusUnauthorized, 2},
@@ -58,7 +58,7 @@ func TestResultsOfEarlierURL(t *testing.T) {
 }
 
 // refuseEarlier changes the URL of a subscription while 8 attempts with some events each are in
-// flight. reloaded says whether the dispatcher knows before they are refused.
+// flight. reloaded says whether the dispatcher knows the new URL before they are refused.
 func (w *testbed) refuseEarlier(status, events int, reloaded bool) {
 	answered, ready := make(chan struct{}), make(chan struct{})
 	before, after := w.gated(answered, status), w.gated(ready, http.StatusOK)
@@ -109,7 +109,7 @@ func (w *testbed) refuseEarlier(status, events int, reloaded bool) {
 	}
 }
 
-// wantUntouched checks that a subscription is as if none of its attempts had failed.
+// wantUntouched checks that a subscription shows no trace of the failed attempts.
 func (w *testbed) wantUntouched(sub webhook.Subscription) {
 	w.t.Helper()
 	ctx := context.Background()
@@ -134,8 +134,8 @@ func (w *testbed) wantUntouched(sub webhook.Subscription) {
 	}
 }
 
-// What a server asked for, or what was learned about its rate, is not kept for the one at the next
-// URL.
+// A pause that a server asked for, and the rate learned from it, are not kept for the server at the
+// next URL.
 func TestPaceOfEarlierURL(t *testing.T) {
 	runInBubble(t, Config{BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 		first := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {

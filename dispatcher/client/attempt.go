@@ -15,18 +15,16 @@ import (
 )
 
 const (
-	// maxResponseHeader limits what is kept of a response header in bytes.
-	// maxResponseLines limits its lines, together with those of all 1xx responses
-	// before it: a thousand short lines take a hundred times their size in memory.
-	// The rest is read and dropped, except for a few short lines that the client
-	// itself needs, see isFraming.
+	// maxResponseHeader limits the stored part of a response header, in bytes. maxResponseLines
+	// limits its lines, together with those of all 1xx responses before it: a thousand short
+	// lines take a hundred times their size in memory. The rest is read and dropped, except a
+	// few short lines that the client itself needs (see isFraming).
 	maxResponseHeader = 32 << 10
 	maxResponseLines  = 256
 	maxFramingLine    = 512 // bytes
 	maxFramingLines   = 16
-	// maxHeaderRead is how many bytes of headers are read, those of 1xx responses
-	// included. An endless header would otherwise keep the machine busy until the
-	// timeout.
+	// maxHeaderRead is how many bytes of headers are read, including those of 1xx responses. An
+	// endless header would otherwise keep the machine busy until the timeout.
 	maxHeaderRead = 1 << 20
 	// maxDrained is how many bytes of a body are read and dropped beyond
 	// webhook.MaxStoredBody, to reuse the connection. After a longer body the
@@ -42,8 +40,8 @@ const (
 	// lateReadTime is how long a receiver that has responded may continue to read
 	// the request before its connection is closed.
 	lateReadTime = 50 * time.Millisecond
-	// bufferSize is the size in bytes of the buffers for requests and response bodies.
-	// An attempt to a receiver that hangs keeps one.
+	// bufferSize is the size in bytes of the buffers for requests and response bodies. An
+	// attempt that waits for its receiver keeps one.
 	bufferSize = 8 << 10
 	// maxWrite is how many bytes of a request are written at a time. MaySend is called
 	// before each part.
@@ -72,7 +70,7 @@ type exchange struct {
 // do sends the request and records the response in the attempt. It returns the error
 // that ended the exchange early, which may be after the status.
 //
-// A server may close an idle connection at the moment a request takes it. As long
+// A server may close an idle connection at the moment when a request takes it. As long
 // as no byte of the request was sent, the request is sent on another connection.
 // Once a byte was sent, the receiver may have acted on it, and only the next
 // attempt, which is counted, may repeat it. The loop ends: each turn uses up an idle
@@ -284,7 +282,7 @@ func (x *exchange) recycle(c *conn, w *writing) {
 	}()
 }
 
-// postRequest is all that http.ReadResponse needs to know of a request.
+// postRequest is the request as far as http.ReadResponse needs it.
 var postRequest = &http.Request{Method: http.MethodPost}
 
 // readResponse reads responses up to the headers of the final one. It records the
@@ -351,7 +349,7 @@ func (x *exchange) record(resp *http.Response) (ended bool, err error) {
 	return ended, err
 }
 
-// classify returns why there is no response to use.
+// classify returns the error code of an attempt without a usable response.
 func (x *exchange) classify(err error) webhook.ErrorCode {
 	var dial *dialError
 	var bug *panicError
@@ -373,9 +371,9 @@ func (x *exchange) classify(err error) webhook.ErrorCode {
 	return webhook.ErrorProtocol
 }
 
-// lacksCertificate reports whether the server asked for a client certificate, and has
-// not responded without one. With TLS 1.3 a server that requires one says so after the
-// handshake, and the reset of the connection often overtakes its words.
+// lacksCertificate reports whether the server asked for a client certificate, and has not
+// responded without one. With TLS 1.3 a server that requires one sends its alert after the
+// handshake, and the reset of the connection often overtakes it.
 func (x *exchange) lacksCertificate() bool { return x.clientCert && x.attempt.Phases.FirstByte == 0 }
 
 // isTLS reports whether err is a TLS error after the handshake.
@@ -403,7 +401,7 @@ type phases struct {
 
 type phasesKey struct{}
 
-// phasesOf returns where a dial records the durations of its parts.
+// phasesOf returns the phases into which a dial records its durations.
 func phasesOf(ctx context.Context) *phases {
 	if p, ok := ctx.Value(phasesKey{}).(*phases); ok {
 		return p

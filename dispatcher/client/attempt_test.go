@@ -220,7 +220,7 @@ func TestSendStatuses(t *testing.T) {
 	})
 }
 
-// TestSendResponse checks what is stored of a response.
+// TestSendResponse checks which parts of a response are stored.
 func TestSendResponse(t *testing.T) {
 	full := strings.Repeat("y", webhook.MaxStoredBody)
 	for _, tt := range []struct {
@@ -318,8 +318,8 @@ func TestSendHeaderBound(t *testing.T) {
 	}
 }
 
-// TestSendLongHeader checks what is kept of headers beyond the limits: whole lines, and
-// those that the client needs.
+// TestSendLongHeader checks which parts of headers beyond the limits are kept: whole lines,
+// and those that the client needs.
 func TestSendLongHeader(t *testing.T) {
 	cookies := strings.Repeat("Set-Cookie: "+strings.Repeat("a", 480)+"; Path=/\r\n", 70)
 	secret := "Bearer " + strings.Repeat("s", 400)
@@ -327,7 +327,7 @@ func TestSendLongHeader(t *testing.T) {
 	for _, tt := range []struct {
 		name, answer string
 		want         webhook.Attempt
-		header       string // a line of it, repeated
+		header       string // one line, repeated
 	}{
 		{"cookies", "HTTP/1.1 200 OK\r\n" + cookies + "Content-Length: 2\r\n\r\nok",
 			webhook.Attempt{Result: webhook.ResultSuccess, ResponseStatus: 200, ResponseBody: []byte("ok")},
@@ -486,8 +486,8 @@ func TestSendSlowReader(t *testing.T) {
 	})
 }
 
-// staleConn is a connection that the receiver closed while it was idle. Of the next
-// request it accepts only takes bytes.
+// staleConn is a connection that the receiver closed while it was idle. It accepts only
+// takes bytes of the next request.
 type staleConn struct {
 	net.Conn
 	takes  int
@@ -580,7 +580,7 @@ func TestSendConnections(t *testing.T) {
 	})
 }
 
-// TestSendTCPResets tests with real sockets what a pipe cannot do: resets.
+// TestSendTCPResets tests resets with real sockets, since a pipe has none.
 func TestSendTCPResets(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -644,7 +644,7 @@ func TestSendTCPResets(t *testing.T) {
 	})
 }
 
-// readConn is a connection that calls read after the first bytes were read.
+// readConn is a connection that calls read after the first read.
 type readConn struct {
 	net.Conn
 	read func()
@@ -697,8 +697,8 @@ func TestSendIgnoresProxies(t *testing.T) {
 	<-ended
 }
 
-// BenchmarkSend makes attempts over loopback to a minimal receiver. BenchmarkBare
-// does the same with only net/http's client.
+// BenchmarkSend makes attempts over loopback to a minimal receiver. BenchmarkBare does the
+// same with net/http's client alone.
 func BenchmarkSend(b *testing.B) {
 	for _, size := range []int{512, 64 << 10} {
 		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
@@ -839,7 +839,7 @@ func TestMaySend(t *testing.T) {
 }
 
 // FuzzHeaders checks that headers which pass the check of a subscription arrive unchanged, and add
-// nothing else to the request.
+// no other header to the request.
 func FuzzHeaders(f *testing.F) {
 	f.Add("X-Api-Key", "4f2b8a6c", "X-Team", "ü")
 	f.Add("X-A", "a\r\nX-B: c", "Host", "a")

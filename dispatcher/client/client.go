@@ -2,13 +2,13 @@
 // is the only code that connects to receivers, the partners' servers.
 //
 // An attempt resolves the host, checks its addresses, connects, sends one signed
-// HTTP/1.1 request, reads the response, and redacts what is stored of it. The
+// HTTP/1.1 request, reads the response, and redacts the part that is stored. The
 // package guarantees that:
 //
 //   - an attempt ends within its timeout, whatever the receiver does;
 //   - it sends at most one request;
 //   - it connects only to addresses that [webhook.Destinations] permits, and never
-//     to one that the service listens on (the egress guard);
+//     to an address that the service listens on (the egress guard);
 //   - no secret of the request is stored with the response.
 package client
 
@@ -39,7 +39,7 @@ type Config struct {
 	// even if Destinations permits them. An unspecified address (0.0.0.0, ::)
 	// stands for its port on every address of this machine.
 	Own []netip.AddrPort
-	// AllowHTTP permits http:// URLs. Without it an attempt to one is blocked.
+	// AllowHTTP permits http:// URLs. Without it such attempts are blocked.
 	AllowHTTP bool
 	// RootCAs verify the servers' certificates; nil means the system's.
 	RootCAs *x509.CertPool
@@ -60,7 +60,7 @@ type Config struct {
 //
 // An attempt writes its request and reads the response in the caller's goroutine; only
 // a large request takes a second one. The standard library only parses the response. An
-// http.Transport would use two further goroutines for each attempt, and may send a
+// http.Transport would use two more goroutines per attempt, and may send a
 // request twice. The client uses no proxy and follows no redirect.
 type Client struct {
 	timeout   time.Duration
@@ -95,10 +95,10 @@ func New(cfg *Config) *Client {
 // CloseIdle closes the idle connections. Attempts in flight continue.
 func (c *Client) CloseIdle() { c.idle.close() }
 
-// Send makes one attempt and returns its result; a failure is an attempt, never an
-// error. It ends within the client's timeout. The attempt is interrupted, and its
-// connection closed, if ctx ends before the response, if nothing may be sent, or if
-// the code panics, which is logged.
+// Send makes one attempt and returns its result; a failure is an attempt, never an error. It
+// ends within the client's timeout. The attempt is interrupted, and its connection closed,
+// if ctx ends before the response, if MaySend returns false, or if the code panics, which is
+// logged.
 func (c *Client) Send(ctx context.Context, r *Request) webhook.Attempt { return c.Prepare(r).Send(ctx) }
 
 // run makes the attempt and returns it with its result.
@@ -115,7 +115,7 @@ func (x *exchange) run(ctx context.Context) webhook.Attempt {
 		a.ErrorFact = x.fact(a.Error, err)
 	} // otherwise the status alone determines the result
 	a.Duration = time.Since(a.StartedAt)
-	if a.Error == webhook.ErrorBlocked { // must not reveal how far it got
+	if a.Error == webhook.ErrorBlocked { // must not reveal how far the attempt got
 		a.Phases = webhook.Phases{}
 	}
 	a.Result = webhook.Classify(a.ResponseStatus, a.Error)

@@ -95,7 +95,7 @@ func (c *conn) unbindContext() bool {
 }
 
 // prepare sets the deadline of an exchange. It returns false if a reused connection
-// was closed by the server, or has bytes that no request asked for.
+// was closed by the server, or received bytes that no request asked for.
 func (c *conn) prepare(until time.Time, reused bool) bool {
 	if reused && c.Conn != c.tcp {
 		// TLS may have buffered unread data.
@@ -122,7 +122,7 @@ func isQuiet(socket syscall.RawConn) bool {
 	return err == nil && quiet
 }
 
-// Read reads from the connection. Of a response header it returns what its limits permit.
+// Read reads from the connection. It returns a response header only up to the header's limits.
 func (c *conn) Read(p []byte) (int, error) {
 	for {
 		if len(c.ready) > 0 {

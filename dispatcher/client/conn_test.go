@@ -46,7 +46,7 @@ func TestParseTarget(t *testing.T) {
 	}
 }
 
-// A connection serves one origin: the same port, scheme and program.
+// A connection is reused only for one origin: the same port, scheme and program.
 func TestPoolOrigins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(8)
@@ -189,9 +189,9 @@ func TestSendReplacesClosedConnection(t *testing.T) {
 	}
 }
 
-// A receiver can send a response unasked, just before the next request is written,
-// and the client takes it for the response to that. It can only affect a request of
-// the same program.
+// A receiver can send a response unasked, just before the next request is written, and the
+// client takes it for the response to that request. Such a response can only affect a
+// request of the same program.
 func TestSendSeparatesPrograms(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 	for _, secure := range []bool{false, true} {
@@ -232,7 +232,7 @@ func serveThen(t *testing.T, secure bool, first, then string) (s *Client, addres
 	s = loopbackClient(t)
 	s.dialer.tls.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	if secure {
-		// One TLS record for each write.
+		// One TLS record per write.
 		l = tls.NewListener(l, &tls.Config{Certificates: server.TLS.Certificates, DynamicRecordSizingDisabled: true})
 	}
 	accepted = make(chan net.Conn, 2)

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// attemptDelay is how long an address is tried alone before the next is tried
-	// in parallel (Happy Eyeballs, RFC 8305, section 5). A host with one dead
-	// address thus responds within an attempt's timeout.
+	// attemptDelay is how long an address is tried alone before the next is tried in parallel
+	// (Happy Eyeballs, RFC 8305, section 5). So a host with one dead address still responds
+	// within an attempt's timeout.
 	attemptDelay = 250 * time.Millisecond
 	// maxDialed is how many addresses of a host are tried. All of them are checked,
 	// but a DNS answer with hundreds must not become a port scan.
@@ -44,8 +44,8 @@ var (
 	errOwn       = fmt.Errorf("%w: the service listens there", errBlocked)
 )
 
-// dialError is the reason why there is no connection, as recorded for an attempt.
-// The cause is for tests and debugging; it is never shown or logged.
+// dialError is the reason why a dial failed, as recorded for an attempt. The cause is for
+// tests and debugging; it is never shown or logged.
 type dialError struct {
 	code  webhook.ErrorCode
 	cause error
@@ -60,9 +60,9 @@ func (e *dialError) Unwrap() error { return e.cause }
 // destinations does not permit it or if the service listens there. The check is
 // here because only here names have become addresses.
 //
-// A forbidden address that the URL itself has is blocked. A name with a forbidden address
-// fails like a name that does not exist: otherwise a partner could find out which names
-// the operator's network has.
+// A forbidden address in the URL itself is blocked. A name with a forbidden address fails
+// like a name that does not exist: otherwise a partner could find out which names exist in
+// the operator's network.
 //
 // It has no timeout of its own: a dial ends with its context.
 type dialer struct {
@@ -70,10 +70,10 @@ type dialer struct {
 	own            []netip.AddrPort // see Config
 	resolver       *net.Resolver    // Go's resolver, never the C library's
 	tls            *tls.Config      // cloned for each connection, to set ServerName
-	longHandshakes chan struct{}    // semaphore: a value for each handshake longer than longHandshake
+	longHandshakes chan struct{}    // semaphore: one value per handshake longer than longHandshake
 
 	// connect makes one TCP connection to a checked address. Tests in a synctest
-	// bubble replace it by a net.Pipe.
+	// bubble replace it with a net.Pipe.
 	connect func(context.Context, netip.AddrPort) (net.Conn, error)
 }
 
@@ -168,7 +168,7 @@ type handshakeConn struct {
 	net.Conn
 	semaphore chan struct{} // dialer.longHandshakes
 	received  int           // bytes
-	acquired  bool          // has a value in semaphore
+	acquired  bool          // holds a value in semaphore
 	done      bool          // end was called
 }
 
@@ -206,9 +206,9 @@ func (c *handshakeConn) end() {
 	}
 }
 
-// classifyDial wraps err in a *dialError: with ErrorTimeout if that is the reason, for a
-// forbidden address with ErrorBlocked, or ErrorDNS if the host is a name, else with
-// otherwise, the code of the phase that failed.
+// classifyDial wraps err in a *dialError. The code is ErrorTimeout if the deadline is the
+// reason; for a forbidden address it is ErrorDNS if the host is a name, else ErrorBlocked;
+// for other errors it is otherwise, the code of the phase that failed.
 func classifyDial(ctx context.Context, err error, otherwise webhook.ErrorCode, named bool) error {
 	// The socket has its own clock for the same deadline and can be ahead of the
 	// context.
@@ -245,7 +245,7 @@ func reaches(to, listener netip.Addr) bool {
 	// only for the listener's port.
 	local, err := net.InterfaceAddrs()
 	if err != nil {
-		return true // unknown, so assume it does
+		return true // unknown: assume that it may
 	}
 	return slices.ContainsFunc(local, func(l net.Addr) bool {
 		n, ok := l.(*net.IPNet)
@@ -298,9 +298,9 @@ func (d *dialer) resolve(ctx context.Context, host string) ([]netip.Addr, error)
 // checkAnswer returns an error unless all addresses of a DNS answer are permitted.
 // It replaces IPv4-mapped addresses by IPv4 addresses.
 //
-// Go's resolver returns IPv4 addresses from the hosts file as IPv4-mapped, as it does an
-// AAAA record that contains one. Only those of the hosts file are also in an IPv4-only
-// answer; they are checked as IPv4 addresses.
+// Go's resolver returns IPv4 addresses from the hosts file as IPv4-mapped, like an AAAA
+// record that contains one. Only the addresses from the hosts file are in an IPv4-only
+// answer as well; they are checked as IPv4 addresses.
 func (d *dialer) checkAnswer(ctx context.Context, host string, addrs []netip.Addr) error {
 	var ipv4 []netip.Addr // the IPv4-only answer, once requested
 	for i, a := range addrs {

@@ -486,9 +486,9 @@ func TestOwnAddressesAreBlocked(t *testing.T) {
 	}
 }
 
-// Nothing distinguishes one forbidden address from another, for example whether a server
-// listens there, or a name with a forbidden address from one that does not exist. None is
-// connected to. Only the fact, for admins, tells them apart.
+// All forbidden addresses look alike, whether or not a server listens there, and a name with
+// a forbidden address looks like a name that does not exist. The client connects to none of
+// them. Only the fact, for admins, tells them apart.
 func TestBlockedAddressesLookAlike(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -647,8 +647,7 @@ func (h *dialHost) wait(ctx context.Context) error {
 	}
 }
 
-// connectTest is a name with several hosts, and the one that a client should
-// connect to.
+// connectTest is a name with several hosts, and the host that a client should connect to.
 type connectTest struct {
 	name     string
 	hosts    []dialHost
@@ -881,7 +880,7 @@ func TestSendTLS(t *testing.T) {
 }
 
 // TestSendClientCertificate checks attempts to servers that ask for a client
-// certificate. One that requires it can end the connection in any way.
+// certificate. A server that requires one may end the connection in any way.
 func TestSendClientCertificate(t *testing.T) {
 	ca := newAuthority(t)
 	good := ca.issue(t, "good.test", nil)

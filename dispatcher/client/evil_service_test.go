@@ -38,10 +38,9 @@ const (
 	evilGrowth = 20 << 20
 )
 
-// TestEvilService runs the evil receivers on real sockets against the built binary,
-// with 200 concurrent deliveries each. Every attempt ends within its timeout, and
-// the resident memory of the process grows by at most 20 MB over what as many good
-// receivers take.
+// TestEvilService runs the evil receivers on real sockets against the built binary, with 200
+// concurrent deliveries each. Every attempt ends within its timeout, and the resident memory
+// of the process grows by at most 20 MB more than with as many good receivers.
 func TestEvilService(t *testing.T) {
 	harness.Long(t)
 	if runtime.GOOS != "linux" {
@@ -414,7 +413,7 @@ func evilTLS(t *testing.T, ca *authority) []evilKind {
 	return kinds.kinds
 }
 
-// evilSockets are servers that do what only a socket can.
+// evilSockets are servers whose behavior needs a socket.
 func evilSockets() []evilKind {
 	kinds := evilList{scheme: "http"}
 	reset := func(c net.Conn) { c.(*net.TCPConn).SetLinger(0) }

@@ -189,7 +189,7 @@ var evilReceivers = []evilReceiver{
 
 const testTimeout = 10 * time.Second
 
-// longestBody is what is stored of an endless body of x.
+// longestBody is the stored part of an endless body of x.
 var longestBody = strings.Repeat("x", webhook.MaxStoredBody)
 
 // lines returns n short header lines with different names.
@@ -277,7 +277,7 @@ func (r *peer) hang() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		// The only way to notice that on a pipe without reading.
+		// Only an empty write notices that on a pipe without reading.
 		if _, err := r.Write(nil); err != nil {
 			return
 		}

@@ -63,7 +63,7 @@ func dnsFact(err error) string {
 	return "the DNS server returned an error"
 }
 
-// connectionFacts translate errors of the operating system.
+// connectionFacts maps errors of the operating system to facts.
 var connectionFacts = []struct {
 	err  error
 	text string
@@ -88,8 +88,8 @@ func connectionFact(err error) string {
 	return ""
 }
 
-// tlsFact describes why there is no TLS connection. Without a better reason it is that
-// the server asked for a client certificate, if it did.
+// tlsFact describes why there is no TLS connection. Without a better reason it names the
+// server's request for a client certificate, if there was one.
 func tlsFact(err error, now time.Time, clientCert bool) string {
 	var invalid x509.CertificateInvalidError
 	var name x509.HostnameError

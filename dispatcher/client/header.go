@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// header limits the memory that a response header takes while it is read. It passes the
-// status line and whole header lines on, and drops what exceeds the limits: a header
-// that is too long must not decide about the status before it. A value is never cut in
-// two, since the beginning of a secret could not be found in it.
+// header limits the memory that a response header takes while it is read. It passes on the
+// status line and whole header lines, and drops the rest beyond the limits: an oversized
+// header must not affect the status. A value is never cut in two, since the beginning of a
+// secret could not be found in it.
 type header struct {
 	reading    bool   // the header is being read
 	statusLine bool   // its first line is being read
@@ -31,12 +31,12 @@ func (h *header) start() {
 	h.reading, h.statusLine, h.bytes, h.dropped = true, true, 0, false
 }
 
-// filter takes bytes that were received, and returns those that may be parsed, which
-// can be more if a line was held. It overwrites p, and the result may be part of it.
+// filter takes bytes that were received, and returns the bytes to parse, which can be more
+// if a line was held. It overwrites p, and the result may be part of it.
 func (h *header) filter(p []byte) []byte {
 	kept := p[:0]
 	if len(h.held) > 0 || h.overflow {
-		kept = nil // could overtake p
+		kept = nil // its writes could overtake the reads of p
 	}
 	for h.reading && len(p) > 0 {
 		n := bytes.IndexByte(p, '\n') + 1
@@ -71,8 +71,8 @@ func (h *header) filter(p []byte) []byte {
 	return append(kept, p...)
 }
 
-// status returns what is passed on of a part of the status line: all but what exceeds
-// the limit. It is not held back, so that it is known when the response begins.
+// status returns the part of the status line to pass on: all bytes up to the limit. It is
+// not held back, so that the start of the response is known.
 func (h *header) status(part []byte, ended bool) []byte {
 	if room := max(maxResponseHeader-h.bytes-1, 0); len(part) > room {
 		h.cut = true

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// filterIn returns what a header passes on of text received in parts of the given
-// sizes, over and over.
+// filterIn returns the output of a header for text received in parts of the given sizes,
+// repeated.
 func filterIn(t *rapid.T, text string, sizes []int) (string, *header) {
 	var h header
 	h.start()
@@ -44,9 +44,9 @@ func drawHeader(t *rapid.T) []string {
 	return append(lines, end.Draw(t, "end"))
 }
 
-// TestHeaderFilter checks that the parts in which a header arrives do not matter, that
-// one within the limits passes unchanged, and that of another whole lines pass, up to
-// the limits.
+// TestHeaderFilter checks that the parts in which a header arrives do not matter, that a
+// header within the limits passes unchanged, and that of a larger one whole lines pass, up
+// to the limits.
 func TestHeaderFilter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lines := drawHeader(t)

@@ -8,7 +8,7 @@ import (
 )
 
 // TestMain uses Go's resolver once. Its first use makes a channel for the whole process, which
-// must not belong to the bubble of the test that happens to be first.
+// must not belong to the bubble of the first test.
 func TestMain(m *testing.M) {
 	resolver := net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("no name server")

@@ -7,7 +7,7 @@ import (
 	"service/webhook"
 )
 
-// maxPrepared is how long a prepared attempt may use the connection that it took: later
+// maxPrepared is how long a prepared attempt may use the connection that it took: after that
 // the server may be about to close it.
 const maxPrepared = time.Second
 
@@ -48,7 +48,7 @@ func (p *Prepared) Send(ctx context.Context) webhook.Attempt {
 // Discard releases the attempt without sending it.
 func (p *Prepared) Discard() { p.x.discard() }
 
-// discard releases what was prepared and not used.
+// discard releases the unused parts of a preparation.
 func (x *exchange) discard() {
 	if x.conn != nil {
 		x.idle.put(x.conn)

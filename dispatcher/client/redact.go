@@ -36,17 +36,17 @@ const (
 // redact removes the secrets of the request from the stored part of the response,
 // since receivers echo requests and error pages show headers. A secret is found
 //
-//   - literally, and with escapes of JSON, URLs and HTML, also nested;
-//   - in hexadecimal and both base64 alphabets, also within a longer text and with
+//   - literally, and with escapes of JSON, URLs and HTML, even nested;
+//   - in hexadecimal and both base64 alphabets, even within a longer text and with
 //     escapes; the whole encoded text is then removed;
-//   - truncated at the end of what is stored;
+//   - truncated at the end of the stored part;
 //   - in a body in gzip format, which pages show unpacked. The body is then stored
 //     unpacked.
 //
-// The Authorization header and the subscription's own ones are looked for as a whole and
-// without their scheme, and for Basic also the password; a signing secret in its text
-// form and as bytes. A secret that the receiver compressed otherwise, encrypted, wrapped
-// or reversed is not found.
+// The values of the Authorization header and the subscription's own headers are searched for as a
+// whole and without their scheme, and for Basic the password too; a signing secret in its text form
+// and as bytes. A secret that the receiver compressed otherwise, encrypted, wrapped or reversed is not
+// found.
 func (r *Request) redact(a *webhook.Attempt) {
 	secrets := r.secrets()
 	if header := secrets.redact([]byte(a.ResponseHeader), len(a.ResponseHeader) > maxResponseHeader-utf8.UTFMax); header != nil {
@@ -107,7 +107,7 @@ func (r *Request) secrets() secrets {
 }
 
 // redact returns text without secrets, nil if it contains none. cut means that text is
-// truncated, so a secret may be cut off at its end.
+// truncated, so its end may be a part of a secret.
 func (list secrets) redact(text []byte, cut bool) []byte {
 	if len(list) == 0 || len(text) < minPrefix {
 		return nil

@@ -67,7 +67,7 @@ func inJSON(s string) string {
 	return strings.Trim(string(b), `"`)
 }
 
-// redactCases are requests, and the core of their secret that must not be stored.
+// redactCases are requests, and the part of their secret that must not be stored.
 func redactCases() map[string]struct {
 	request Request
 	shown   string // as the receiver knows it
@@ -169,7 +169,7 @@ func TestRedactTruncated(t *testing.T) {
 	}
 }
 
-// A body in gzip format is stored as received, unless a secret is in it.
+// A body in gzip format is stored as received, unless it contains a secret.
 func TestRedactUnpacks(t *testing.T) {
 	pack := func(text string) []byte {
 		var b bytes.Buffer

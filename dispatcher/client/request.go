@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// Request is what one attempt sends, and where to.
+// Request is the content and the target of one attempt.
 type Request struct {
 	DeliveryID     string
 	SubscriptionID string
@@ -25,7 +25,7 @@ type Request struct {
 	Test           bool          // the delivery carries a test event
 }
 
-// origin returns the origin that the request needs a connection to.
+// origin returns the origin for the connection of the request.
 func (r *Request) origin() origin {
 	to := r.To.origin
 	to.program = r.ProgramID

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// origin identifies which requests may share a connection: those to one address, of
-// one program. A receiver that sends a response unasked can thus only affect other
-// requests of its own program.
+// origin identifies which requests may share a connection: requests of one program to one
+// address. A receiver that sends a response unasked can thus only affect other requests of
+// its own program.
 type origin struct {
 	secure  bool
 	address string // host:port
@@ -52,7 +52,7 @@ func parseTarget(text string) (to Target, err error) {
 	}
 	name := u.Hostname()
 	if strings.IndexFunc(name, func(r rune) bool { return r >= utf8.RuneSelf }) >= 0 {
-		// webhook.Destinations checks a name with the same mapping.
+		// webhook.Destinations maps names in the same way.
 		if name, err = idna.Lookup.ToASCII(name); err != nil {
 			return to, err
 		}

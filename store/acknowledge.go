@@ -26,10 +26,10 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 }
 
 // Acknowledge waits until everything committed so far may be acknowledged. With an
-// AcknowledgeTimeout, that is when the replica has it, no matter which request wrote it; if
-// that takes longer, it returns a *webhook.Error. Without, it returns immediately. It always
-// fails when the lease has ended since the write, for example while the machine was suspended:
-// the next holder may not have the write.
+// AcknowledgeTimeout, that is once the replica contains it, no matter which request wrote it;
+// if that takes longer, Acknowledge returns a *webhook.Error. Without one, it returns
+// immediately. It always fails if the lease has ended since the write, for example while the
+// machine was suspended: the next holder may lack the write.
 func (s Replica) Acknowledge(ctx context.Context) error {
 	if !s.writer.leased() {
 		return errUnleased()
@@ -55,7 +55,7 @@ func (s Replica) Acknowledge(ctx context.Context) error {
 	return err
 }
 
-// Await waits until everything committed so far is in the replica, also without an
+// Await waits until everything committed so far is in the replica, even without an
 // AcknowledgeTimeout and however long that takes. Without a replica it returns immediately. The
 // error is a *webhook.Error if the lease has ended since, as in [Replica.Acknowledge].
 func (s Replica) Await(ctx context.Context) error {
@@ -70,14 +70,14 @@ func (s Replica) Await(ctx context.Context) error {
 	return nil
 }
 
-// errUnleased returns the error of a write that the next holder of the lease may not have.
+// errUnleased returns the error for a write that the next holder of the lease may lack.
 func errUnleased() *webhook.Error {
 	return webhook.NewError(webhook.CodeUnavailable, "The change is stored on this host, but it is not acknowledged: this host lost its "+
 		"lease, and another may have taken over without the change. Send the request again: with the same event id or "+
 		"Idempotency-Key, it takes effect once.")
 }
 
-// errNotAcknowledged returns the error of a write that is not in the replica yet.
+// errNotAcknowledged returns the error for a write that is not in the replica yet.
 func errNotAcknowledged() *webhook.Error {
 	return webhook.NewError(webhook.CodeUnavailable, "The change is stored on this host, but it is not acknowledged: it is "+
 		"not in the replica yet. Send the request again: with the same event id or Idempotency-Key, it takes effect once.")
@@ -95,8 +95,8 @@ func (s Replica) AcknowledgeTimeout() time.Duration {
 // Commit is a position in the order of all commits, see [Store.LastCommit].
 type Commit int64
 
-// LastCommit returns the newest commit. Every write that has returned is in it or an earlier
-// one.
+// LastCommit returns the newest commit. Every write that has returned is in that commit or an
+// earlier one.
 func (s *Store) LastCommit() Commit { return Commit(s.db.Writer().Commits()) }
 
 // Acknowledged reports whether everything up to a commit may be acknowledged, see

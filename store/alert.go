@@ -20,7 +20,7 @@ func (s *core) alert(t *tx, a *webhook.Alert, incident int64) error {
 	return s.alertAfter(t, 0, a, incident)
 }
 
-// alertAfter is alert for one that is sent after a delay, until which it may be changed or withdrawn.
+// alertAfter is alert with a delay. Until the alert is sent, it may be changed or withdrawn.
 func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident int64) error {
 	if t.use(a.Subscription.ProgramID, "") != nil {
 		return nil
@@ -84,8 +84,8 @@ type AlertClaim struct {
 	send int64 // num in alert_sends, 0 for --alert-url
 }
 
-// Alerts of programs that cannot be used are not sent. An alert of a subscription waits for the one
-// before, unless that is not due yet for the first time. ?1 is now, in wait clock time.
+// Alerts of programs that cannot be used are not sent. An alert of a subscription waits for the
+// previous one, unless that has not been due yet. ?1 is now, in wait clock time.
 const (
 	dueAlerts = "a.next_attempt_at IS NOT NULL AND a.program_id" + list.CanBeUsed + ` AND NOT EXISTS (SELECT 1 FROM alerts e
 		WHERE e.subscription_id = a.subscription_id AND e.num < a.num AND ` + waitedFor + ")"
@@ -127,9 +127,9 @@ func (s Alerts) Queues(ctx context.Context) (map[string]time.Time, error) {
 	return queues, err
 }
 
-// Claim counts the next attempt of an alert to a channel that is due, of the program after another
-// one in turn, and returns its claim, nil if none is due. An attempt that is not recorded within
-// lease counts as interrupted, and the alert is due again.
+// Claim counts the next attempt of a due alert to a channel and returns its claim, nil if none is
+// due. Programs take turns: after is the program whose turn was last. An attempt that is not
+// recorded within lease counts as interrupted, and the alert is due again.
 func (s Alerts) Claim(channel, after string, lease time.Duration) (claim *AlertClaim, err error) {
 	err = s.writer.do(func(t *tx) error {
 		claim = nil
@@ -161,7 +161,7 @@ func (s Alerts) claimSend(t *tx, c *AlertClaim, channel string, args []any) erro
 	if err != nil {
 		return err
 	}
-	c.ID = webhook.NewID() // a test alert has no stored id
+	c.ID = webhook.NewID() // a test alert has no stored ID
 	if alert.Valid {
 		if err := t.Scan("SELECT id, json FROM alerts WHERE num = ?", []any{alert.Int64}, &c.ID, &c.JSON); err != nil {
 			return err
@@ -186,5 +186,5 @@ func (s Alerts) Record(c *AlertClaim, a *webhook.Attempt, step webhook.Step) err
 	})
 }
 
-// Count returns how many alerts with a name there have been since Open.
+// Count returns how many alerts with a name were stored since Open.
 func (s Alerts) Count(name webhook.AlertName) int64 { return s.alerts[name].Load() }

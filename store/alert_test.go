@@ -29,7 +29,7 @@ func claimAlerts(t *testing.T, s *Store) (all []*AlertClaim) {
 }
 
 // Alerts to a channel are claimed program by program, and those of a subscription one after the
-// other: a failed attempt makes the next alert wait, and one that is sent later does not.
+// other: a failed attempt makes the next alert wait, and an alert with a delay does not.
 func TestAlertQueues(t *testing.T) {
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {

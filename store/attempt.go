@@ -26,8 +26,8 @@ func storedHeader(a *webhook.Attempt) string {
 	return a.ResponseHeader
 }
 
-// insertAttempt stores an attempt in a row of its own. It stores the number of its URL only if that
-// is not the one that was current when the delivery was created.
+// insertAttempt stores an attempt in a row of its own. It stores the number of its URL only if the
+// URL has changed since the delivery was created.
 func (t *tx) insertAttempt(c *Claim, a *webhook.Attempt) error {
 	status, code := outcome(a)
 	var url any
@@ -46,8 +46,7 @@ func (t *tx) insertAttempt(c *Claim, a *webhook.Attempt) error {
 		micros(a.Phases.DNS), micros(a.Phases.Connect), micros(a.Phases.TLS), micros(a.Phases.FirstByte), url)
 }
 
-// micros binds a phase of an attempt in microseconds; nil, which is NULL, if the attempt did
-// not have it.
+// micros binds a phase of an attempt in microseconds; nil, which is NULL, if the attempt lacks it.
 func micros(d time.Duration) any {
 	if d <= 0 {
 		return nil

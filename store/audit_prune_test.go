@@ -56,7 +56,7 @@ func TestAuditRetention(t *testing.T) {
 	if got = remove(now.Add(24*time.Hour), young); got.First != old+young+1 || got.Entries != 2 {
 		t.Errorf("got %+v", got)
 	}
-	// What is left are entries about removals, of which no number makes another.
+	// The remaining entries are about removals, and removing them adds none.
 	if again := remove(now.Add(48*time.Hour), 0); !reflect.DeepEqual(again, got) {
 		t.Errorf("an idle log: got %+v", again)
 	}
@@ -82,7 +82,7 @@ func auditBefore(t *testing.T, s *Store, at time.Time) int64 {
 }
 
 // TestAuditRetentionStops checks that the log verifies after each step of a removal, and that
-// the next run completes what one did not.
+// the next run completes an interrupted one.
 func TestAuditRetentionStops(t *testing.T) {
 	s, now := openAt(t)
 	const old = 5 * firstStep

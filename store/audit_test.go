@@ -31,13 +31,13 @@ func (s *Store) verifyAudit(ctx context.Context, expect webhook.AuditHash) (webh
 	return v.End()
 }
 
-// changeAudit runs a statement that no code of the store runs.
+// changeAudit runs a statement that the store itself never runs.
 func changeAudit(t *testing.T, s *Store, query string, args ...any) {
 	t.Helper()
 	must(t, s.writer.do(unchecked(func(t *tx) error { return t.Exec(query, args...) })))
 }
 
-// unchecked returns a write without CHECK constraints, as a change from outside may be.
+// unchecked returns a write without CHECK constraints, like a change from outside.
 func unchecked(change func(*tx) error) func(*tx) error {
 	return func(t *tx) error {
 		return errors.Join(t.Exec("PRAGMA ignore_check_constraints = ON"), change(t), t.Exec("PRAGMA ignore_check_constraints = OFF"))
@@ -98,8 +98,8 @@ func TestAuditIsLogged(t *testing.T) {
 	})
 }
 
-// A restore adds one entry, which names the entry that the log continues from. Entries that there
-// were after it are gone, and the log verifies.
+// A restore adds one entry, which names the entry that the log continues from. Later entries are
+// gone, and the log verifies.
 func TestAuditContinuesAfterRestore(t *testing.T) {
 	dir := t.TempDir()
 	cfg := fileReplica(t, dir, t.TempDir())
@@ -133,7 +133,7 @@ func TestAuditContinuesAfterRestore(t *testing.T) {
 		must(t, s.Close())
 		s = openDir(t, again)
 	}
-	// An entry that claims another place is a fault.
+	// An entry that names another predecessor is a fault.
 	changeAudit(t, s, "DELETE FROM audit WHERE num = (SELECT max(num) FROM audit)")
 	mustWrite(t, s, func(w Write) error {
 		gap := webhook.AuditGap{Num: late.Num, Hash: late.Hash, From: y.From}

@@ -20,8 +20,8 @@ type Snapshot struct {
 	Path   string
 	Bytes  int64
 	Schema int
-	At     time.Time // everything written before is included
-	Keys   []byte    // content of a secret.key that decrypts its secrets; secret
+	At     time.Time // includes everything written before
+	Keys   []byte    // content of a secret.key that decrypts the copy's secrets; secret
 }
 
 // Remove removes the copy. Call it once.
@@ -32,8 +32,8 @@ const selectLiveBytes = "SELECT (page_count - freelist_count) * page_size " +
 	"FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
 
 // Snapshot makes a copy of the database and syncs it to disk. Writes go on; the WAL grows until
-// the copy is complete. The error is a *webhook.Error if the disk has no room for so many
-// copies in addition to what must stay free for events. A key rotation waits for the snapshot.
+// the copy is complete. The error is a *webhook.Error if the disk has no room for this many
+// copies in addition to the space reserved for events. A key rotation waits for the snapshot.
 func (s *Store) Snapshot(ctx context.Context, copies int) (*Snapshot, error) {
 	return s.snapshot(ctx, copies)
 }
@@ -75,8 +75,8 @@ func (s *core) snapshot(ctx context.Context, copies int) (_ *Snapshot, err error
 	return made, err
 }
 
-// freeRoom returns the free bytes on the data directory's disk, and how many of them must
-// stay free for events.
+// freeRoom returns the free bytes on the data directory's disk, and how many of them are
+// reserved for events.
 func (s *core) freeRoom() (room, minFree int64, err error) {
 	if room, minFree, _ = s.disk.Check(s.scanNow); minFree == 0 {
 		room, _, err = durable.FreeSpace(s.dir)
@@ -84,8 +84,8 @@ func (s *core) freeRoom() (room, minFree int64, err error) {
 	return room, minFree, err
 }
 
-// roomFor returns a *webhook.Error if writing so many bytes would leave less free disk than
-// events need.
+// roomFor returns a *webhook.Error if writing this many bytes would leave less free space
+// than is reserved for events.
 func (s *core) roomFor(bytes int64) error {
 	room, minFree, err := s.freeRoom()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// A snapshot contains everything written before it. It is refused if the disk has no room.
+// A snapshot contains everything written before it. The store refuses it if the disk has no room.
 func TestSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)

@@ -44,8 +44,8 @@ func BenchmarkPublish(b *testing.B) {
 }
 
 // BenchmarkPublishAgain publishes events in transactions of 1,000: new ones, those of a log
-// of 50,000 again in its order, and again in random order, where the stored event to compare
-// with is on another page each time.
+// of 50,000 again in order, and again in random order, where each stored event to compare
+// with is on another page.
 func BenchmarkPublishAgain(b *testing.B) {
 	const stored, atOnce = 50_000, 1000
 	for _, order := range []string{"new", "again", "again, in another order"} {
@@ -93,8 +93,8 @@ func BenchmarkDeliver(b *testing.B) {
 const responseHeader = "Date: Fri, 20 Mar 2026 10:00:00 GMT\nContent-Type: application/json; charset=utf-8\nContent-Length: " +
 	"2\nServer: nginx\nX-Request-Id: 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5\n"
 
-// benchmarkDeliver records responses with a status and so many bytes of body, and removes those
-// above the quotas.
+// benchmarkDeliver records responses with a status and a body of the given bytes, and removes
+// those above the quotas.
 func benchmarkDeliver(b *testing.B, status int, header string, body int) {
 	s := open(b)
 	s.quotas.responses = 1 << 20
@@ -191,7 +191,7 @@ func benchmarkRecordRefused(b *testing.B, size, others int) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		must(b, s.writer.do(func(t *tx) error { // the others' deliveries, without the rest of what belongs to them
+		must(b, s.writer.do(func(t *tx) error { // the others' deliveries alone, without their other records
 			for i := range int64(others) {
 				num := c.num + i + 1
 				err := errors.Join(t.linkEvents("p", num, f.seqs), t.Exec("INSERT INTO deliveries (num, id, subscription_id, subscription, "+

@@ -56,8 +56,8 @@ func TestProbeSkipsEvents(t *testing.T) {
 	}
 }
 
-// A queue has the stored health of its subscription, and the time of the next probe as a
-// monotonic time.
+// A queue contains the stored health of its subscription, and the time of the next probe as
+// a monotonic time.
 func TestFailingQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated", "content_deleted")
@@ -104,8 +104,8 @@ func TestFailingQueue(t *testing.T) {
 	})
 }
 
-// Resending is offered until the events are delivered, in whatever way, and not after. Another URL
-// closes the circuit breaker, and the record shows it.
+// Resending is offered until the events are delivered, in whatever way, and not after that. A new
+// URL closes the circuit breaker, and the record shows it.
 func TestOfferToResend(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated", "content_deleted")
@@ -171,7 +171,7 @@ func TestOfferToResend(t *testing.T) {
 	})
 }
 
-// A 413 for several events says nothing about the receiver, but a probe that got it is one: the next
+// A 413 for several events says nothing about the receiver, but if a probe got it, the next probe
 // waits.
 func TestProbeTooLarge(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
@@ -210,8 +210,8 @@ func TestProbeTooLarge(t *testing.T) {
 	})
 }
 
-// The alert about a recovery says from when to resend what failed and is left, which the delivery that
-// succeeded may have been.
+// The alert about a recovery says from when to resend the failed events that are left, unless the
+// successful delivery contained them.
 func TestAlertOffersToResend(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")

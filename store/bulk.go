@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// maxBulkRuns is the maximum number of running bulk runs per program, and of those for all
-	// programs.
+	// maxBulkRuns is the maximum number of running bulk runs per program, and of running ones
+	// for all programs.
 	maxBulkRuns = 4
 	// bulkPage is how many deliveries one read of a bulk run returns.
 	bulkPage = 500
 )
 
-// BulkPlan is what a bulk run would do now.
+// BulkPlan is the effect that a bulk run would have now.
 type BulkPlan struct {
 	Matched   int                      // deliveries that match
 	Done      int                      // of Matched: those that would be processed
@@ -43,10 +43,10 @@ type NewBulkRun struct {
 	Action    webhook.BulkAction
 	Query     *webhook.ListQuery // of webhook.AllDeliveryList; its page is ignored
 	Newest    int64              // the num of the newest delivery to include, 0 for the newest of all
-	Audit     webhook.AuditEntry // who creates it
+	Audit     webhook.AuditEntry // the actor who creates it
 }
 
-// ErrBegun reports that a run with this id has been created before. Nothing was done.
+// ErrBegun reports that a run with this ID has been created before. Nothing was done.
 var ErrBegun = errors.New("store: the bulk run already exists")
 
 // The outcome of a bulk run for a delivery d of a subscription s: the empty string if it is
@@ -147,7 +147,7 @@ func scanBulkRun(scan func(...any) error) (r storedBulkRun, err error) {
 	return r, err
 }
 
-// Plan returns what a bulk run would do to the deliveries that match a query of
+// Plan returns the effect of a bulk run on the deliveries that match a query of
 // webhook.AllDeliveryList, regardless of its page, up to the num newest; 0 for the newest of
 // all. It stops when ctx ends, or after limit unless that is 0, with an incomplete plan. It
 // calls progress, unless nil, in between.
@@ -242,15 +242,14 @@ func (s BulkRuns) countOutcomes(ctx context.Context, p *BulkPlan, count string, 
 		return nil
 	})
 	p.Matched += len(nums)
-	if gone := len(nums) - seen; gone > 0 { // retention has removed them since
+	if gone := len(nums) - seen; gone > 0 { // removed by retention since
 		p.Skipped[webhook.SkipGone] += gone
 	}
 	return err
 }
 
-// bulkPage returns the nums of the deliveries that match a query, after one num and up to
-// another, in ascending order, and how far it read. more reports that it stopped early. Each
-// read is short.
+// bulkPage returns the nums, above after and at most upto, of the deliveries that match a query, in
+// ascending order, and how far it read. more reports that it stopped early. Each read is short.
 func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto int64) (nums []int64, at int64, more bool, err error) {
 	query := *q
 	query.Size = bulkPage
@@ -293,7 +292,7 @@ func (s *core) countMatching(ctx context.Context, q *webhook.ListQuery, upto int
 	}
 }
 
-// Create creates a bulk run. The error is [ErrBegun] if its id exists.
+// Create creates a bulk run. The error is [ErrBegun] if its ID exists.
 func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 	s, t := w.t.s, w.t
 	var begun bool
@@ -339,12 +338,12 @@ func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 	return r.BulkRun, w.auditRun(&r, n.Audit, "Created: deliveries selected by "+selection)
 }
 
-// creator returns an audit entry with who created a bulk run, in whose name the service ends it.
+// creator returns an audit entry with the creator of a bulk run, in whose name the service ends it.
 func (r *storedBulkRun) creator() webhook.AuditEntry {
 	return webhook.AuditEntry{Admin: cmp.Or(r.Admin, webhook.Service), Address: r.address}
 }
 
-// auditRun records what by did to a bulk run.
+// auditRun records an action of by on a bulk run.
 func (w BulkRunWrites) auditRun(r *storedBulkRun, by webhook.AuditEntry, detail string) error {
 	return w.t.people.Record(by, r.Action.Audited(), r.ProgramID, webhook.BulkRunSubject(r.ID), detail)
 }
@@ -412,7 +411,7 @@ func (s BulkRuns) Recent(ctx context.Context, programID string, limit int) (all 
 	return all, err
 }
 
-// Check returns the error of a query that cannot be run, for example because too many
+// Check returns an error for a query that cannot be run, for example because too many
 // subscriptions match a part of a URL.
 func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 	query := *q
@@ -421,9 +420,8 @@ func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 	return err
 }
 
-// Cancel stops a bulk run of a program, "" for any. What it has done is not
-// undone. The error is a *webhook.Error with CodeConflict if the run is no longer
-// running.
+// Cancel stops a bulk run of a program, "" for any. Its effects so far remain. The error is
+// a *webhook.Error with CodeConflict if the run is no longer running.
 func (w BulkRunWrites) Cancel(programID, id string, by webhook.AuditEntry) (webhook.BulkRun, error) {
 	read := func() (storedBulkRun, error) {
 		return scanBulkRun(func(dest ...any) error { return w.t.Scan(selectBulkRun, []any{id}, dest...) })
@@ -448,7 +446,7 @@ func (w BulkRunWrites) Cancel(programID, id string, by webhook.AuditEntry) (webh
 	return r.BulkRun, err
 }
 
-// end ends a bulk run. by is who ended it.
+// end ends a bulk run. by is the actor who ended it.
 func (w BulkRunWrites) end(r *storedBulkRun, status webhook.BulkStatus, stopped string, by webhook.AuditEntry) error {
 	total := any(r.Processed())
 	if status != webhook.BulkDone {
@@ -514,7 +512,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	}
 	queues := make(map[string]struct{})
 	var pings []string
-	var cancelled []int64 // but for pings
+	var cancelled []int64 // excluding pings
 	err = t.Each(cancelWaiting, []any{sqlite.JSON(nums), now, t.counted()}, func(scan func(...any) error) error {
 		var num int64
 		var id, subscription string
@@ -557,9 +555,9 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 const selectCancellable = "SELECT num, status, attempts_made, next_attempt_at IS NOT NULL, " +
 	"EXISTS (SELECT 1 FROM splits p WHERE p.delivery = num) FROM deliveries WHERE id = ? AND subscription_id = ?"
 
-// Cancel cancels a delivery that waits for an attempt, so nothing more of it is sent, or the split
-// of a failed delivery, whose deliveries so far continue. The error is a *webhook.Error with
-// CodeConflict if it has completed or is in flight.
+// Cancel cancels a delivery that waits for an attempt, so that nothing more of it is sent, or the
+// split of a failed delivery; the split's deliveries so far continue. The error is a *webhook.Error
+// with CodeConflict if the delivery has completed or is in flight.
 func (w DeliveryWrites) Cancel(programID, subscriptionID, id string, by webhook.AuditEntry) error {
 	if _, err := w.t.subscription(programID, subscriptionID); err != nil {
 		return err

@@ -28,7 +28,7 @@ var errBulkEnded = errors.New("store: the bulk run has ended")
 
 // Run works on the bulk runs until ctx ends, in small steps that leave the writer free most of
 // the time. Each step is one transaction that includes the run's progress, so a run that an
-// earlier process started continues where that stopped.
+// earlier process started continues where that process stopped.
 func (s BulkRuns) Run(ctx context.Context) error {
 	s.housekeep(inBackground(ctx), s.housekeeping.bulk, s.workBulkRuns)
 	return nil
@@ -58,7 +58,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 			var refused *webhook.Error
 			switch {
 			case errors.As(err, &refused):
-				// Its query can no longer be run, so retrying is useless.
+				// Its query can no longer be run, so a retry is useless.
 				err = s.write(ctx, func(w Write) error {
 					return w.BulkRuns().end(&runs[i], webhook.BulkCancelled, refused.Error(), runs[i].creator())
 				})
@@ -75,7 +75,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 			continue
 		}
 		if changes == nil {
-			changes = s.watchers.Watch(true) // before another turn, which sees the changes until now
+			changes = s.watchers.Watch(true) // opened before another turn, which sees the changes until now
 			continue
 		}
 		if err := s.awaitRoom(ctx, changes); err != nil {

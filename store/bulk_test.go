@@ -55,8 +55,8 @@ func planBulk(t *testing.T, s *Store, a webhook.BulkAction, raw string) BulkPlan
 	return p
 }
 
-// A bulk redelivery redelivers exactly what its plan says, once, in the original order, and is
-// in the audit log.
+// A bulk redelivery redelivers exactly the deliveries of its plan, once, in the original order,
+// and is in the audit log.
 func TestBulkRedelivery(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -277,7 +277,7 @@ func TestBulkIsOfOneMoment(t *testing.T) {
 }
 
 // A subscription at its limit of open redeliveries is set aside. The run continues with the
-// others, and with that one once it has room.
+// others, and with that subscription once it has room.
 func TestBulkRunWaitsForRoom(t *testing.T) {
 	s := open(t)
 	s.quotas.redeliveries = 3
@@ -468,8 +468,8 @@ func TestBulkRunCancelled(t *testing.T) {
 }
 
 // A bulk run sends an event once: it skips a failed delivery whose events are in newer deliveries,
-// as after a split, and redelivers those. If the split was cancelled, it redelivers the delivery
-// itself. The list and the count of what is left to resend agree with it.
+// as after a split, and redelivers those. If the split was cancelled, the run redelivers the
+// delivery itself. The list and the count of events left to resend agree with the run.
 func TestBulkRunSkipsSentAgain(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -538,7 +538,7 @@ func TestBulkRunSkipsSentAgain(t *testing.T) {
 }
 
 // A subscription whose events have all been delivered, and whose splits have ended, costs its
-// deliveries nothing any more. A write that is undone changes nothing of that.
+// deliveries nothing any more, even after a write that was rolled back.
 func TestRecoveredCostsNothing(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

@@ -15,7 +15,7 @@ import (
 )
 
 // TestBytesPerEvent bounds the database size of an event of 363 bytes with its delivery to one
-// subscription and all indexes. It is deterministic except for ids and times, which have a
+// subscription and all indexes. It is deterministic except for IDs and times, which have a
 // fixed size. With KEEP_DATABASES=DIR it keeps the databases there, for SQLite's dbstat.
 func TestBytesPerEvent(t *testing.T) {
 	harness.Long(t)

@@ -12,9 +12,9 @@ import (
 	"service/webhook"
 )
 
-// An event that is published while a queue's backlog is read from disk may be seen by the
-// lookup for one name and missed by that for another. It must not be taken then, or the cursor
-// would skip the missed one.
+// The lookup for one name may see an event that is published while a queue's backlog is read
+// from disk, and the lookup for another name may miss one. Such an event must not be taken, or
+// the cursor would skip the missed one.
 func TestCatchUpBoundedByNewest(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -78,7 +78,7 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	}
 }
 
-// Reading from disk returns the same as reading from memory, for all positions and bounds.
+// Reading from disk returns the same events as reading from memory, for all positions and bounds.
 func TestCatchUpMatchesTail(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

@@ -66,7 +66,7 @@ func (s Alerts) Channel(ctx context.Context, id string) (webhook.AlertChannel, e
 	return c, sqlite.NoRows(err, webhook.NotFound("alert channel"))
 }
 
-// Create stores a valid channel with a new id. A webhook gets a new signing secret,
+// Create stores a valid channel with a new ID. A webhook gets a new signing secret,
 // which is returned to be shown once.
 func (w ChannelWrites) Create(c webhook.AlertChannel) (webhook.AlertChannel, error) {
 	var n int
@@ -155,7 +155,7 @@ const insertSends = `INSERT INTO alert_sends (channel_id, program_id, subscripti
 	SELECT c.id, a.program_id, a.subscription_id, a.num, a.name, 'pending', 0, ?2, ?3, ?4 FROM alerts a CROSS JOIN alert_channels c
 	WHERE a.num = ?1 AND c.active = 1 AND a.name IN (SELECT value FROM json_each(c.alerts))`
 
-// queueSends queues an alert for the channels that want it. at is when it is sent, in wait clock time.
+// queueSends queues an alert for the channels that select it, to be sent at the wait clock time at.
 func (t *tx) queueSends(alert, at int64) error {
 	n, err := t.Affected(insertSends, alert, at, t.s.clock.Now().UnixMilli(), t.counted())
 	if n > 0 {

@@ -23,8 +23,8 @@ func createChannel(t *testing.T, s *Store, c webhook.AlertChannel) webhook.Alert
 	return c
 }
 
-// An alert is sent to the active channels that want it, each with its own retries. A test alert
-// is sent only to its channel.
+// An alert is sent to the active channels that select it, each with its own retries. A test
+// alert is sent only to its channel.
 func TestAlertsToChannels(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -83,8 +83,8 @@ func dueAlert(t *testing.T, s *Store) *AlertClaim {
 	return nil
 }
 
-// testAndDelete tests a channel and deletes another with a pending alert. Then only the test is
-// due, and retention removes both.
+// testAndDelete tests a channel and deletes another with a pending alert. After that only the
+// test is due, and retention removes both alerts.
 func testAndDelete(t *testing.T, s *Store, tested, deleted string) {
 	t.Helper()
 	var num int64

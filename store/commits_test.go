@@ -127,8 +127,7 @@ func TestCommitsFile(t *testing.T) {
 	}
 }
 
-// The file counts only stored commits: no failed or refused writes, and none that write
-// nothing.
+// The file counts only stored commits: no failed, refused or empty writes.
 func TestCommitsCounted(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

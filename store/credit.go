@@ -13,16 +13,16 @@ import (
 	"service/webhook"
 )
 
-// Bounds of the work that a commit does for offered credits, since its publishers wait
-// for it. Deliveries beyond them are formed after the commit.
+// Bounds of a commit's work for offered credits, since its publishers wait for it.
+// Deliveries beyond them are formed after the commit.
 const (
 	// maxInline is the largest number of events in one commit for which deliveries are formed
 	// in it. With more, deliveries are batched better afterwards.
 	maxInline = 32
-	// maxSpent is the largest number of deliveries formed in one commit.
+	// maxSpent is the maximum number of deliveries formed in one commit.
 	maxSpent = 64
-	// maxInlineSeen is the largest number of earlier events that one commit scans for all of
-	// them together.
+	// maxInlineSeen is the maximum number of earlier events that one commit scans for all its
+	// deliveries together.
 	maxInlineSeen = 1_000
 )
 
@@ -38,7 +38,7 @@ const (
 
 // Credit is the right to count one attempt for a queue, created when a slot is free for it.
 // [Queues.Spend] spends it immediately. If it is offered instead, the writer spends it in the
-// commit of an event that the queue wants (inline delivery), which saves a second commit.
+// commit of an event that the queue selects (inline delivery), which saves a second commit.
 type Credit struct {
 	Queue       *Queue // for CreditEvents, the store owns its cursor until the credit is spent or withdrawn
 	Kind        CreditKind
@@ -55,8 +55,8 @@ type Credit struct {
 	// recent of them, then any.
 	Except []string
 
-	// Splits: CreditEvents takes from an open split before the log. Forming reports if there was
-	// nothing.
+	// Splits: CreditEvents takes from an open split before the log. Forming reports whether the
+	// split had nothing.
 	Splits bool
 
 	// For an offered credit:
@@ -67,8 +67,8 @@ type Credit struct {
 	offered bool
 }
 
-// SlotClass is the class in which a queue waits for a slot. It depends on how long its last attempt
-// took: a receiver that was quick returns its slot soon.
+// SlotClass is the class in which a queue waits for a slot. It depends on the duration of the
+// queue's last attempt: a quick receiver returns its slot soon.
 type SlotClass int
 
 const (
@@ -79,8 +79,8 @@ const (
 	SlotClasses // their number
 )
 
-// ProgramSlots counts the slots of a program, and says whether queues of it wait for one. The
-// zero value has no limit and nothing waits. It belongs to one Credits, which guards it.
+// ProgramSlots counts the slots of a program, and records whether its queues wait for one. The
+// zero value has no limit, and nothing waits. It belongs to one Credits, which guards it.
 type ProgramSlots struct {
 	ID    string // of the program; never changes
 	taken int
@@ -93,15 +93,15 @@ type ProgramSlots struct {
 // takes a slot; the dispatcher returns the slot.
 //
 // Programs share the slots, in turn:
-//   - Any queue may take one while more than an eighth are free and, if queues of another program
+//   - Any queue may take a slot while more than an eighth are free and, if queues of another program
 //     wait, its program has fewer in flight than are free. So one program alone gets seven eighths,
-//     and n programs that want more than they get have an n+1-th each.
+//     and n programs that need more than they get have an n+1-th each.
 //   - Half of the last eighth is for quick receivers, whatever they have in flight: a receiver that
 //     needs several slots keeps up however many others hang.
 //   - The other half is for SlotQuick, and the last 32nd for queues of it whose program has nothing
 //     in flight.
 //
-// The last eighth and 32nd are one slot at least, but a single slot is for everybody.
+// The last eighth and 32nd are one slot at least, but a single slot is for all queues.
 type Credits struct {
 	// C receives each offered credit that was spent, before its commit; Forming.Wait
 	// waits for the commit. C is closed after Close, once the last credit was sent.
@@ -124,8 +124,8 @@ type Credits struct {
 	closed  bool
 }
 
-// quickTurns is how many slots SlotQuick gets in its turn. It returns them soon: with few slots, a
-// turn for each slot would make it wait for a slow attempt before each of its own.
+// quickTurns is how many slots SlotQuick gets in its turn. Its attempts return slots soon. With few
+// slots and one slot per turn, it would wait for a slow attempt before each of its own.
 const quickTurns = 64
 
 // NewCredits returns the credits for a number of slots, at least 1. They are paused.
@@ -147,7 +147,7 @@ func (c *Credits) Taken() int {
 	return c.taken
 }
 
-// Wait says whether queues of a program wait for a slot in a class.
+// Wait sets whether queues of a program wait for a slot in a class.
 func (c *Credits) Wait(p *ProgramSlots, class SlotClass, waits bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,8 +163,8 @@ func (c *Credits) Take() (*ProgramSlots, SlotClass) {
 	defer c.mu.Unlock()
 	for range SlotClasses {
 		class := c.next
-		// The programs that are passed over are fewer than the slots that are taken: each has as
-		// many in flight as are free, or, for the last 32nd, at least one.
+		// The programs that are skipped are fewer than the slots that are taken: each has as many in
+		// flight as are free, or, for the last 32nd, at least one.
 		for e := c.turns[class].Front(); e != nil && c.open(class); e = e.Next() {
 			if p := e.Value.(*ProgramSlots); c.admits(p, class) {
 				c.turns[class].MoveToBack(e)
@@ -214,8 +214,8 @@ func (c *Credits) admits(p *ProgramSlots, class SlotClass) bool {
 	return others == 0 || p.taken < free
 }
 
-// reserve returns the size of a part of the slots that is not for everybody: one of n parts, but
-// at least one slot. A single slot is for everybody.
+// reserve returns the size of a part of the slots that is not for all queues: one of n parts, but
+// at least one slot. A single slot is for all queues.
 func (c *Credits) reserve(n int) int { return min(max(c.slots/n, 1), c.slots-1) }
 
 // Return returns a slot of a program that it got in a class.
@@ -254,11 +254,11 @@ func (c *Credits) Program(p *ProgramSlots) int {
 // full reports whether a program has reached its limit. The caller must hold c.mu.
 func (p *ProgramSlots) full() bool { return p.limit > 0 && p.taken >= p.limit }
 
-// stands reports whether a program is in turns. The caller must hold c.mu.
+// stands reports whether a program waits in turns. The caller must hold c.mu.
 func (p *ProgramSlots) stands() bool { return p.turns != [SlotClasses]*list.Element{} }
 
-// stand lets a program stand in the turns of the classes in which it waits, unless it is full: it
-// then waits for itself, not for others. The caller must hold c.mu.
+// stand adds a program to the turns of the classes in which it waits, unless it is full: it then
+// waits for itself, not for others. The caller must hold c.mu.
 func (c *Credits) stand(p *ProgramSlots) {
 	stood := p.stands()
 	for class := range SlotClasses {
@@ -321,8 +321,8 @@ func (c *Credits) close(cr *Credit) {
 	}
 }
 
-// Forget frees the memory kept for a key that no subscription wants any more. No credit may be
-// offered for it.
+// Forget frees the memory kept for a key that no subscription selects any more. No credit may
+// be offered for it.
 func (c *Credits) Forget(key watch.EventKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -385,9 +385,9 @@ func (c *Credits) take(t *tx) {
 	}
 }
 
-// gather collects from memory what waits for a queue, including the accepted events. It returns
-// false if nothing waits, or if it would have to read from disk or scan more than budget
-// earlier events. It subtracts those it scanned from budget.
+// gather collects a queue's waiting events from memory, including the accepted ones. It returns
+// false if nothing waits, or if it would have to read from disk or scan more than budget earlier
+// events. It subtracts the events it scanned from budget.
 func (t *tx) gather(g *gathering, log *tail.Tail, budget *int) bool {
 	if g.fields != nil && g.budget <= 0 {
 		return false
@@ -460,8 +460,8 @@ func (t *tx) settle(err error) {
 	t.formed = t.formed[:0]
 }
 
-// Spend spends a credit: it reads what is next and counts its attempt. For CreditEvents the
-// caller must store the delivery with Submit or Wait, and owns the queue's cursor again.
+// Spend spends a credit: it reads the next delivery and counts its attempt. For CreditEvents
+// the caller must store the delivery with Submit or Wait, and owns the queue's cursor again.
 func (s Queues) Spend(ctx context.Context, c *Credit) *Forming {
 	if c.Kind == CreditEvents {
 		return s.formNext(ctx, c)

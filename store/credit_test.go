@@ -14,7 +14,7 @@ import (
 	"service/webhook"
 )
 
-// offer offers a credit for a queue, for all the events that it wants.
+// offer offers a credit for a queue, for all the events that it selects.
 func offer(s *Store, q *Queue) *Credits {
 	c := NewCredits(16)
 	c.Pause(false)
@@ -79,8 +79,8 @@ func TestInlineDelivery(t *testing.T) {
 	// A credit is spent once.
 	publish(t, s, "p", "content_updated")
 
-	// No delivery is formed if no event is wanted or too many are published, or if the
-	// credit is paused, withdrawn, or has no free slot.
+	// No delivery is formed if no event is selected or too many are published, or if the credit
+	// is paused, withdrawn, or has no free slot.
 	l.Seen = 5
 	l.Cursor = 5
 	credit := creditFor(l)
@@ -320,7 +320,7 @@ func TestCommitBoundsSpentCredits(t *testing.T) {
 		t.Errorf("%d credits are still offered, want 6", left)
 	}
 
-	// Scanning the log is bounded too.
+	// Scanning the log is bounded as well.
 	names := make([]string, maxInlineSeen/2)
 	for i := range names {
 		names[i] = "content_created"
@@ -370,8 +370,8 @@ func committed(t *testing.T, s *Store) uint64 {
 	return y.Commits
 }
 
-// takeAll takes slots for a program in a class until it may have no more, and returns how many it
-// has.
+// takeAll takes slots for a program in a class until it may take no more, and returns how many it
+// has taken.
 func takeAll(c *Credits, p *ProgramSlots, class SlotClass) int {
 	c.Wait(p, class, true)
 	defer c.Wait(p, class, false)
@@ -393,7 +393,7 @@ func returnSlots(c *Credits, p *ProgramSlots, class SlotClass, n int) {
 }
 
 // One program alone gets seven eighths of the slots; its quick queues with nothing in flight get
-// more, but what is left is for programs with nothing in flight.
+// more, but the rest is for programs with nothing in flight.
 func TestSlotShares(t *testing.T) {
 	for _, test := range []struct{ slots, other, quick, idle int }{
 		{512, 448, 496, 497}, {64, 56, 62, 63}, {16, 14, 15, 16}, {8, 7, 7, 8}, {3, 2, 2, 3}, {2, 1, 1, 2}, {1, 1, 1, 1},
@@ -422,8 +422,8 @@ func TestSlotShares(t *testing.T) {
 	}
 }
 
-// Programs that all want more than they get have the same, and leave as many slots free; a limit of
-// a program only lowers its share, and what it does not use is for the others.
+// Programs that all need more than they get have equal shares, and leave as many slots free. A limit
+// of a program only lowers its share, and the others get the slots that it does not use.
 func TestSlotsAreSharedByPrograms(t *testing.T) {
 	for _, test := range []struct {
 		programs, limit int
@@ -485,8 +485,8 @@ func TestFullProgramIsNotInTurn(t *testing.T) {
 	}
 }
 
-// A receiver that is quick keeps up however many slots slow ones hold, and however many it needs
-// for that; but it leaves what is for queues with nothing in flight.
+// A quick receiver keeps up however many slots slow receivers hold, and however many slots it
+// needs, but it leaves the slots for queues with nothing in flight.
 func TestBusyQueuesHaveSlots(t *testing.T) {
 	c := NewCredits(64)
 	a := &ProgramSlots{ID: "a"}

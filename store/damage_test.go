@@ -51,7 +51,7 @@ func filled(t *testing.T) string {
 	return dir
 }
 
-// contents returns all files of a data directory that contain data to keep.
+// contents returns all files of a data directory that contain durable data.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -69,7 +69,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// overwrite writes b into a file at an offset, from its end if that is negative.
+// overwrite writes b into a file at an offset, from the end of the file if the offset is negative.
 func overwrite(t *testing.T, path string, at int64, b []byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)

@@ -14,7 +14,7 @@ const deliveredAtOnce = 2048
 
 const (
 	// The newest delivery stays, as in selectAged. A redelivery stays as long as the
-	// original delivery, whose page shows it.
+	// original delivery, since the original's page shows it.
 	selectDelivered = `SELECT d.num, d.created_at, d.counted_at, d.completed_at IS NOT NULL, d.status = 'success',
 			d.redelivery_of IS NOT NULL AND EXISTS (SELECT 1 FROM deliveries o WHERE o.id = d.redelivery_of)
 		FROM deliveries d WHERE d.num > ? AND d.num <= ? AND d.num < (SELECT max(num) FROM deliveries) ORDER BY d.num LIMIT ?`
@@ -47,9 +47,9 @@ const (
 		WHERE r.subscription_id = ?2 AND r.name = e.name AND r.first_seq <= e.seq ORDER BY r.first_seq DESC LIMIT 1), 0) >= e.seq`
 )
 
-// removeEarly removes the successful deliveries that are old by w.delivered, if that is later than
-// w.old. It records which events they carried, so that a replay does not treat those as missed or
-// failed.
+// removeEarly removes the successful deliveries that are older than w.delivered, if that is later
+// than w.old. It records which events they carried, so that a replay does not treat those as missed
+// or failed.
 //
 // It starts at the first delivery that the last sweep left for later. Failures after that are
 // read again.
@@ -66,8 +66,8 @@ func (w *sweep) removeEarly() error {
 	return w.removeEarlyIn(w.s.deliveredFrom.Load(), last, math.MaxInt64, true)
 }
 
-// removeEarlyIn does this for the deliveries after a num and up to last, up to the first that was
-// created at a time or later. mayMove says whether the next sweep may begin where this one ends.
+// removeEarlyIn is removeEarly for the deliveries after a num and up to last, until the first created at
+// the time before or later. mayMove says whether the next sweep may begin where this one ends.
 func (w *sweep) removeEarlyIn(after, last, before int64, mayMove bool) error {
 	for {
 		nums, to, settled, err := w.findDelivered(after, last, before)
@@ -86,8 +86,8 @@ func (w *sweep) removeEarlyIn(after, last, before int64, mayMove bool) error {
 }
 
 // findDelivered looks at the deliveries after a num and up to last that were created before a time.
-// It returns those to remove, how far it looked, and up to where no delivery has to be looked at
-// again.
+// It returns the deliveries to remove, how far it looked, and the num up to which no delivery needs
+// another look.
 func (w *sweep) findDelivered(after, last, before int64) (nums []int64, to, settled int64, err error) {
 	to, settled = after, after
 	young, open, old := false, false, w.delivered.seconds()
@@ -129,8 +129,7 @@ type acceptedRange struct {
 	last     int64 // seq of the last event
 }
 
-// removeDelivered removes successful deliveries, with everything that belongs to them, in
-// steps.
+// removeDelivered removes successful deliveries, with all their records, in steps.
 func (w *sweep) removeDelivered(nums []int64) error {
 	for len(nums) > 0 {
 		some := nums[:min(len(nums), w.steps.size)]
@@ -208,8 +207,8 @@ func (w *sweep) joinAccepted(all []accepted) (ranges []acceptedRange, err error)
 	return ranges, nil
 }
 
-// addDelivered adds a range to those of its subscription and name, and merges it with
-// neighbours if no event of the name lies between them.
+// addDelivered adds a range to the ranges of its subscription and name, and merges it with
+// neighbors if no event of the name lies between them.
 func (t *tx) addDelivered(r *acceptedRange) error {
 	first, last := r.seq, r.last
 	adjacent := func(after, before int64) (bool, error) {

@@ -32,8 +32,8 @@ func replayable(t *testing.T, s *Store, sub string) (missed, failed, all int64) 
 	return missed, failed, all
 }
 
-// Successful deliveries are removed sooner. Their events stay, are known by id and can be
-// replayed, and what was accepted is neither missed nor failed.
+// Successful deliveries are removed sooner. Their events stay, are known by ID and can be
+// replayed, and accepted events are neither missed nor failed.
 func TestRetentionOfDelivered(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		publish(t, s, "p", "content_updated") // before any subscription
@@ -85,8 +85,8 @@ func TestRetentionOfDelivered(t *testing.T) {
 
 		sweepReplayed(t, s, sub.ID, rejected.ID)
 
-		// When the events are removed, so is the record of their delivery. The newest event
-		// and that of the newest delivery stay.
+		// When the events are removed, so is the record of their delivery. The newest event and the
+		// event of the newest delivery stay.
 		for range 2 { // pending deliveries expire first
 			time.Sleep(31 * 24 * time.Hour)
 			publish(t, s, "p", "channel_created")
@@ -100,7 +100,7 @@ func TestRetentionOfDelivered(t *testing.T) {
 	})
 }
 
-// publishAgain checks that an event is still known by its id.
+// publishAgain checks that an event is still known by its ID.
 func publishAgain(t *testing.T, s *Store, e webhook.Event) {
 	t.Helper()
 	again := []webhook.Event{e}
@@ -217,8 +217,8 @@ func TestDeliveredRanges(t *testing.T) {
 	})
 }
 
-// checkDelivered compares the events that count as delivered with those that were, and the
-// number of rows with the number of ranges.
+// checkDelivered compares the events that count as delivered with the delivered events, and
+// the number of rows with the number of ranges.
 func checkDelivered(t *testing.T, s *Store, sub string, names []string, have map[accepted]bool) {
 	t.Helper()
 	gaps, before := int64(0), make(map[string]bool)
@@ -239,7 +239,7 @@ func checkDelivered(t *testing.T, s *Store, sub string, names []string, have map
 }
 
 // A sweep resumes at the first delivery that may still be removed. It reads failures once, but
-// does not skip deliveries that were open then.
+// does not skip deliveries that were open in the last sweep.
 func TestRetentionOfDeliveredResumes(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")

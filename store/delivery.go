@@ -14,14 +14,14 @@ import (
 
 // Ping queues a ping to a subscription, waits until its first attempt completes, and returns
 // the delivery with that attempt. If ctx ends first, it returns ctx's error, and the ping
-// continues. The functions also run in the same write.
+// continues. The functions run in the same write.
 func (s Subscriptions) Ping(ctx context.Context, programID, subscriptionID string,
 	also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	return s.sendOwn(ctx, programID, subscriptionID, nil, also)
 }
 
 // Test is Ping with a test event instead of a ping, see [webhook.Catalog.TestEvent]. It is sent
-// only to this subscription, whatever that asks for, and is not in the log.
+// only to this subscription, whatever events that selects, and is not in the log.
 func (s Subscriptions) Test(ctx context.Context, programID, subscriptionID string, event webhook.Event,
 	also ...func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	return s.sendOwn(ctx, programID, subscriptionID, &event, also)
@@ -75,8 +75,8 @@ func (s Subscriptions) change(ctx context.Context, programID, subscriptionID str
 }
 
 // Probe makes the next probe of a failing subscription due now, and waits until its first
-// attempt completes. That is a ping if the subscription is rejecting, or if nothing waits for
-// it. If ctx ends first, it returns ctx's error, and the probe continues. The functions also
+// attempt completes. The probe is a ping if the subscription is rejecting, or if nothing waits
+// for it. If ctx ends first, it returns ctx's error, and the probe continues. The functions
 // run in the same write.
 func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID string,
 	also ...func(Write) error) (webhook.Subscription, watch.ProbeResult, error) {
@@ -116,7 +116,7 @@ const selectWaits = `SELECT EXISTS (SELECT 1 FROM deliveries WHERE subscription_
 	ON i.subscription_id = x.id CROSS JOIN events e ON ` + record.WaitingEvents + ` WHERE x.id = ?1)`
 
 // probeNow makes the next probe of a failing subscription due: a ping if the subscription is
-// rejecting. If nothing waits that a probe could send, it queues a ping.
+// rejecting. It queues a ping if a probe would have nothing to send.
 func (s *core) probeNow(t *tx, sub *webhook.Subscription, ping string) error {
 	switch {
 	case sub.Status != webhook.HealthFailing:

@@ -16,15 +16,15 @@ import (
 	"service/webhook"
 )
 
-// BenchmarkDeliveryIndexes measures what each index of deliveries costs: how much more processor
-// time the writes of a delivery take on a database with the index than on one without it, in
-// alternating chunks. The deliveries are of a kind that the index has, such as retried ones;
-// hot-µs is the cost for one that succeeds at the first attempt. bytes are those of an entry.
+// BenchmarkDeliveryIndexes measures what each index of deliveries costs: how much more processor time
+// the writes of a delivery take on a database with the index than on one without it, in alternating
+// chunks. The deliveries are of a kind that the index contains, such as retried ones; hot-µs is the
+// cost of a delivery that succeeds at the first attempt. bytes is the size of an entry.
 //
 //	go test -run '^$' -bench DeliveryIndexes -benchtime 1x ./store
 //
 // Processor time excludes waits for the disk and for other processes. Events are not published,
-// so nothing but the rows of deliveries, attempts and delivery_events is written.
+// so only the rows of deliveries, attempts and delivery_events are written.
 func BenchmarkDeliveryIndexes(b *testing.B) {
 	stored, rounds, chunk := 40_000, 120, 100
 	if testing.Short() {

@@ -12,7 +12,7 @@ import (
 	"service/webhook"
 )
 
-// DeliveryView is a delivery with everything that belongs to it.
+// DeliveryView is a delivery with all its records.
 type DeliveryView struct {
 	webhook.Delivery                      // with its attempts
 	Subscription     webhook.Subscription // possibly deleted
@@ -26,7 +26,7 @@ type DeliveryView struct {
 	Redeliveries []Redelivery  // its redeliveries, oldest first, at most maxRedeliveries
 	Splits       []Redelivery  // the deliveries of its split, those that did not succeed first, at most maxSplits
 	Undelivered  int           // its events that were not delivered, if it failed
-	Left         int           // those of them that no newer delivery failed to deliver, too
+	Left         int           // the undelivered events that are in no newer failed delivery
 	RecoveredBy  string        // if it is recovered, the newest delivery that delivered its events; "" if retention removed it
 }
 
@@ -48,7 +48,7 @@ const (
 
 	selectAgain = "SELECT id, status, created_at FROM deliveries WHERE redelivery_of = (SELECT id FROM deliveries WHERE num = ?) " +
 		"AND redelivery_of IS NOT NULL ORDER BY num LIMIT ?"
-	// An event is in the log once, so that its deliveries to a subscription are few.
+	// An event is in the log once, so its deliveries to a subscription are few.
 	selectRecoveredBy = "SELECT o.id FROM deliveries d CROSS JOIN json_each(d.seqs) e CROSS JOIN delivery_events x ON x.program_id = ? " +
 		"AND x.seq = e.value CROSS JOIN deliveries o ON o.num = x.delivery WHERE d.num = ? AND o.subscription_id = d.subscription_id " +
 		"AND o.status = 'success' ORDER BY o.num DESC LIMIT 1"
@@ -56,7 +56,7 @@ const (
 		"AND split_of IS NOT NULL ORDER BY status = 'success', num LIMIT ?"
 )
 
-// View returns a delivery of any program with everything that belongs to it.
+// View returns a delivery of any program with all its records.
 func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var claimed sql.NullInt64
@@ -106,7 +106,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 	return d, err
 }
 
-// resent reads what became of the delivery's events after it.
+// resent reads the later deliveries of the delivery's events.
 func (v *view) resent(d *DeliveryView) error {
 	if err := v.Scan(countLeftOf, []any{d.Num}, &d.Undelivered, &d.Left); err != nil || d.RecoveredAt.IsZero() {
 		return err

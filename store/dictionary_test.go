@@ -59,7 +59,7 @@ func TestEventsOfEveryDictionary(t *testing.T) {
 	}
 }
 
-// The same dictionary is stored once, and their number is bounded.
+// The same dictionary is stored once, and the number of dictionaries is bounded.
 func TestDictionariesAreBounded(t *testing.T) {
 	dir := memoryDir(t)
 	s := openWith(t, dir, "what events have in common")
@@ -97,7 +97,7 @@ func TestUnpackErrors(t *testing.T) {
 			t.Errorf("unpacked %q as %s, want an error", bad, got)
 		}
 	}
-	// JSON that does not begin like an event is stored unchanged.
+	// JSON without the usual start of an event is stored unchanged.
 	for _, json := range []string{`{}`, `{"id":"other","timestamp":"2026-01-02T03:04:05Z"}`, `{"id":"` + e.ID + `","timestamp":"`, ""} {
 		other := webhook.Event{ID: e.ID, JSON: []byte(json)}
 		if got := s.dictionaries.Pack(&buf, &other); string(got) != json {

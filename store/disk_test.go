@@ -10,8 +10,8 @@ import (
 	"service/webhook"
 )
 
-// While the disk is nearly full, events are refused and everything else works. Afterwards
-// publishing resumes.
+// While the disk is nearly full, events are refused and everything else works. Publishing
+// resumes once the disk has space.
 func TestLowDisk(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestLowDisk(t *testing.T) {
 	})
 }
 
-// What retention removes becomes free pages of the database.
+// Rows removed by retention become free pages of the database.
 func TestUnusedPages(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		subscribe(t, s, "p", "content_deleted")

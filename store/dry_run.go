@@ -19,7 +19,7 @@ const (
 var ErrDryRuns = webhook.NewError(webhook.CodeConflict, fmt.Sprintf("The program has %d dry runs in progress, the maximum. "+
 	"Each takes at most %d s.", maxDryRuns, int(dryRunTime.Seconds())))
 
-// dryRuns counts the dry runs in progress of each program.
+// dryRuns counts the dry runs in progress per program.
 type dryRuns struct {
 	mu      sync.Mutex
 	running map[string]int

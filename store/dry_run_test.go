@@ -12,7 +12,7 @@ import (
 	"service/webhook"
 )
 
-// A dry run ends after dryRunTime with what it has counted.
+// A dry run ends after dryRunTime with its counts so far.
 func TestDryRunTime(t *testing.T) {
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestDryRunTime(t *testing.T) {
 		names := slices.Repeat([]string{"content_updated"}, replayStep)
 		publish(t, s, "p", names...)
 		publish(t, s, "p", "content_updated")
-		for claimed := 0; claimed <= replayStep; { // what the subscription's own cursor has yet to reach is not replayed
+		for claimed := 0; claimed <= replayStep; { // events that the subscription's own cursor has yet to reach are not replayed
 			claimed += len(form(t, s, queue(t, s, sub.ID), replayStep).Events)
 		}
 		f := &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}
@@ -45,7 +45,7 @@ func TestDryRunTime(t *testing.T) {
 }
 
 // A program has at most two dry runs of replays and bulk runs in progress. Other programs have
-// theirs.
+// their own limit.
 func TestDryRunsOfProgram(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

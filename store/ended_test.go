@@ -155,7 +155,7 @@ func TestSeqsAfterFailedRead(t *testing.T) {
 	}
 }
 
-// The same for an inline delivery of events that were rolled back.
+// The same for an inline delivery whose events were rolled back.
 func TestNoInlineDeliveryAfterFailedRead(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

@@ -14,8 +14,8 @@ var (
 	// ErrDamaged reports that the database is damaged. Its content cannot be trusted, and
 	// nothing more is written to it.
 	ErrDamaged = sqlite.ErrDamaged
-	// ErrKey reports that the secret key or its file cannot be used. The error contains nothing
-	// of the file's content.
+	// ErrKey reports that the secret key or its file cannot be used. The error contains none of
+	// the file's content.
 	ErrKey = keyring.ErrKey
 	// ErrLocked reports that another process has the data directory open.
 	ErrLocked = sqlite.ErrLocked

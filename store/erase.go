@@ -11,10 +11,10 @@ import (
 	"service/webhook"
 )
 
-// Erase begins to erase everything of a program, and returns when that began. After the
-// commit its tokens are invalid and no attempt of it is started. [Store.Housekeep] erases the
-// records in steps; the id can be used again when it has finished. Erasing it again changes
-// nothing. The error is a *webhook.Error if there is no such program.
+// Erase begins to erase all records of a program, and returns the time of the beginning. After
+// the commit its tokens are invalid and no attempt of it is started. [Store.Housekeep] erases
+// the records in steps; the ID can be used again once the erasure has finished. Erasing it
+// again changes nothing. The error is a *webhook.Error if there is no such program.
 func (w ProgramWrites) Erase(id string, by webhook.AuditEntry) (began time.Time, err error) {
 	s, t := w.t.s, w.t
 	switch state := t.state(id); state.phase {
@@ -44,7 +44,7 @@ func (w ProgramWrites) Erase(id string, by webhook.AuditEntry) (began time.Time,
 	return began, w.t.people.Record(by, webhook.ActionProgramDelete, id, id, "")
 }
 
-// Erasure returns what to say about the erasure of a program that began at a time.
+// Erasure describes the erasure of a program that began at a time.
 func (s Programs) Erasure(programID string, began time.Time) webhook.Erasure {
 	return webhook.Erasure{ProgramID: programID, Began: began, Replica: s.replicaKeeps}
 }
@@ -87,9 +87,9 @@ type erasure struct {
 	steps         steps
 	swept         Swept
 	programID     string
-	moved         string   // id of the move after which only tokens stay, "" to erase everything
+	moved         string   // ID of the move after which only tokens stay, "" to erase everything
 	dispatching   bool     // a dispatcher may have attempts of the program in flight
-	subscriptions []string // ids, including deleted ones
+	subscriptions []string // IDs, including those of deleted subscriptions
 }
 
 func (e *erasure) run() error {
@@ -130,14 +130,14 @@ const (
 		started_after = NULL, duration_ms = NULL, response = NULL, dns_us = NULL, connect_us = NULL, tls_us = NULL, first_byte_us = NULL
 		WHERE num = (SELECT max(num) FROM deliveries) AND num IN (SELECT value FROM json_each(?1))`
 
-	// The hashes of the audit log contain ids and a salted digest of the rest, so the rest can be
+	// The hashes of the audit log contain IDs and a salted digest of the rest, so the rest can be
 	// erased. A later entry has to say that the program was deleted.
 	selectLastDelete = "SELECT coalesce(max(num), 0) FROM audit INDEXED BY audit_by_program " +
 		"WHERE program_id = ? AND action = 'program.delete'"
 	selectErasedAudit = "SELECT num, salt <> x'' AND action <> 'program.delete' FROM audit INDEXED BY audit_by_program " +
 		"WHERE program_id = ?2 AND num > ?1 AND num < ?3 ORDER BY num LIMIT 1000"
 	eraseAudit = "UPDATE audit SET admin = '', address = '', detail = '', salt = x'' WHERE num IN (SELECT value FROM json_each(?1))"
-	// An entry that a request made which was running when the erasure began.
+	// An entry by a request that was running when the erasure began.
 	selectLateAudit = "SELECT EXISTS (SELECT 1 FROM audit INDEXED BY audit_by_program WHERE program_id = ? AND num > ? AND salt <> x'')"
 )
 
@@ -335,7 +335,7 @@ func (e *erasure) ofSubscriptions() error {
 }
 
 var (
-	// Tables with any number of rows for a subscription. ?1 is an array of subscriptions.
+	// Tables with any number of rows per subscription. ?1 is an array of subscriptions.
 	eraseOfSubscriptions = []string{
 		"DELETE FROM delivered WHERE (subscription_id, name, first_seq) IN (SELECT x.subscription_id, x.name, x.first_seq" +
 			ofErased("delivered x ON x.subscription_id"),
@@ -349,7 +349,7 @@ var (
 		"DELETE FROM bulk_run_subscriptions WHERE (subscription_id, run) IN (SELECT x.subscription_id, x.run" +
 			ofErased("bulk_run_subscriptions x ON x.subscription_id"),
 	}
-	// Tables with few rows for a subscription.
+	// Tables with few rows per subscription.
 	eraseSingle = []string{"bulk_run_waits", "cursors", "failures", "losses", "old_signing_secrets", "old_urls",
 		"response_marks", "size_bounds", "splits"}
 
@@ -436,7 +436,7 @@ func (e *erasure) audit() error {
 	return nil
 }
 
-// finish removes the program, after which its id can be used again.
+// finish removes the program, after which its ID can be used again.
 func (e *erasure) finish() error {
 	return e.steps.write(e.ctx, func(t *tx) error {
 		// A write that began before the erasure may have added something.

@@ -23,8 +23,8 @@ func erase(t testing.TB, s *Store, id string) {
 	}))
 }
 
-// TestErase checks that an erasure leaves nothing of a program but ids in the audit log, and
-// everything of another program.
+// TestErase checks that an erasure leaves only IDs of a program in the audit log, and all
+// records of another program.
 func TestErase(t *testing.T) {
 	s := open(t)
 	kept, gone := fillProgram(t, s, "kept-program"), fillProgram(t, s, "gone-program")
@@ -127,7 +127,7 @@ func checkIntegrity(t *testing.T, s *Store) {
 }
 
 // TestEraseAtOnce checks that a program cannot be used from the commit that begins its
-// erasure, and that its id can be used again only when it has finished.
+// erasure, and that its ID can be used again only once the erasure has finished.
 func TestEraseAtOnce(t *testing.T) {
 	s := open(t)
 	p := fillProgram(t, s, "p")
@@ -195,7 +195,7 @@ func TestEraseAtOnce(t *testing.T) {
 	}
 	must(t, s.eraseAll(t.Context(), true))
 
-	// The id is free, and its log begins again, although the old one was in memory.
+	// The ID is free, and its log starts from the beginning, although the old log was in memory.
 	fresh := fillProgram(t, s, "p")
 	if e := fresh.events[0]; count(t, s, "SELECT seq FROM events WHERE id = ?", e.ID) != 1 {
 		t.Error("the new log does not begin with seq 1")
@@ -273,7 +273,7 @@ func TestEraseInBackground(t *testing.T) {
 	})
 }
 
-// TestEraseWakes checks that the erasure which Housekeep is woken for is visible to it, whichever
+// TestEraseWakes checks that Housekeep, once woken, sees the erasure it is woken for, whichever
 // goroutine is faster.
 func TestEraseWakes(t *testing.T) {
 	s := open(t)

@@ -15,8 +15,8 @@ import (
 )
 
 // Publish appends events to a program's log, all or none, sets their Seq, and returns how many
-// it added. An event whose id exists with the same content is replaced by the stored one and
-// adds nothing. The error is a *webhook.Error with CodeConflict if an id exists with other
+// it added. An event whose ID exists with the same content is replaced by the stored one and
+// adds nothing. The error is a *webhook.Error with CodeConflict if an ID exists with other
 // content, and with CodeUnavailable if the disk is nearly full.
 //
 // The store owns the events from then on. Publish may be called again with the same events if
@@ -80,7 +80,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 	return added, nil
 }
 
-// repeat replaces an event that is published again by the stored one.
+// repeat replaces a repeated event with the stored one.
 func (t *tx) repeat(e *webhook.Event) error {
 	stored, err := record.ScanEvent(&t.s.dictionaries, e.ProgramID, func(dest ...any) error {
 		return t.Scan("SELECT "+record.EventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
@@ -95,8 +95,8 @@ func (t *tx) repeat(e *webhook.Event) error {
 	return nil
 }
 
-// placed adds to a conflict of events[i] where in the request it is, and where the other event is, if
-// that is in the request too.
+// placed adds the position of events[i] in the request to a conflict, and that of the other event if
+// it is in the request as well.
 func placed(err error, events []webhook.Event, i int) error {
 	var e *webhook.Error
 	if len(events) == 1 || !errors.As(err, &e) || e.Code != webhook.CodeConflict {
@@ -112,7 +112,7 @@ func placed(err error, events []webhook.Event, i int) error {
 // errGone reports that retention removed an event before it could be read.
 var errGone = errors.New("removed by retention")
 
-// carried is the part of its events that a delivery needs.
+// carried is the part of a delivery's events that its attempts need.
 type carried struct {
 	bodies [][]byte      // the JSON of each; read-only
 	trace  webhook.Trace // of the first event that has one
@@ -163,7 +163,7 @@ func (s *core) eventBodies(scan sqlite.ScanRow, programID string, seqs []int64) 
 	return c, nil
 }
 
-// Missing returns the ids that no event of a program has, in the given order. Known is false if
+// Missing returns the IDs that no event of a program has, in the given order. Known is false if
 // there is no such program.
 func (s Events) Missing(ctx context.Context, programID string, ids []string) (missing []string, known bool, err error) {
 	if err := s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{programID}, &known); err != nil {

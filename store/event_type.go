@@ -15,11 +15,11 @@ import (
 	"service/webhook"
 )
 
-// typeUses counts, for each event type by its ID, the writes that use it: events that are
-// published, and subscriptions that request it. The leader of the writer owns it.
+// typeUses counts the writes that use each event type, by its ID: events that are published,
+// and subscriptions that select it. The leader of the writer owns it.
 type typeUses map[int64]uint64
 
-// openEventTypes completes the catalog, and logs what it cannot use.
+// openEventTypes completes the catalog, and logs the event types that it cannot use.
 func (s *core) openEventTypes(ctx context.Context) error {
 	if s.catalog == nil {
 		return nil
@@ -36,8 +36,8 @@ func (s *core) openEventTypes(ctx context.Context) error {
 // errTypeChanged reports that an event type has changed between its check and its write.
 var errTypeChanged = errors.New("the event type has changed")
 
-// maxTypeTries is the maximum number of tries of a change of an event type, whose check is
-// repeated if another request changes or uses it at the same time.
+// maxTypeTries is the maximum number of tries to change an event type. The check is repeated
+// if another request changes or uses the type at the same time.
 const maxTypeTries = 10
 
 var errNoCatalog = errors.New("store: opened without a catalog")
@@ -92,7 +92,7 @@ const (
 		"CROSS JOIN json_each(s.events) n WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND n.value IN (SELECT value FROM json_each(?2))"
 )
 
-// put stores an event type and adds it to the catalog. before is the one that it was
+// put stores an event type and adds it to the catalog. before is the event type that it was
 // compared with, nil for none.
 func (w EventTypeWrites) put(t, before *webhook.EventType, by webhook.AuditEntry) error {
 	var created int64
@@ -164,7 +164,7 @@ func (s *core) isUnused(name string) bool {
 // Delete deletes an event type and returns it. check is called before anything is written, and
 // may be called several times. The error is a *webhook.Error with
 // CodeNotFound if there is none, and with CodeConflict if it cannot be deleted: it is built
-// in or a file, a subscription requests it, or a log has events of it.
+// in or a file, a subscription selects it, or a log contains events of it.
 func (s EventTypes) Delete(ctx context.Context, name string, check func(t *webhook.EventType) error,
 	by webhook.AuditEntry) (*webhook.EventType, error) {
 	if s.catalog == nil {
@@ -181,7 +181,7 @@ func (s EventTypes) Delete(ctx context.Context, name string, check func(t *webho
 		if err := t.CheckChangeable(); err != nil {
 			return nil, err
 		}
-		// Uses are searched without holding up the writer. A use that is stored after the
+		// Uses are searched without blocking the writer. A use that is stored after the
 		// first write is counted, so the second write notices it.
 		var uses uint64
 		if err := s.write(ctx, func(w Write) error { uses = w.t.w.typeUses[t.ID]; return nil }); err != nil {
@@ -261,8 +261,8 @@ func (s EventTypes) checkUnused(ctx context.Context, name string) error {
 	return webhook.NewError(webhook.CodeConflict, name+" cannot be deleted, because it is "+strings.Join(used, ", and ")+".")
 }
 
-// Used returns which of the names of event types the log or the subscriptions of a program have,
-// in no particular order.
+// Used returns those event type names that occur in the log or the subscriptions of a program, in
+// no particular order.
 func (s EventTypes) Used(ctx context.Context, programID string, names []string) ([]string, error) {
 	var used []string
 	err := s.db.Each(ctx, selectUsedNames, []any{programID, sqlite.JSON(names)}, sqlite.Into(&used))
@@ -284,7 +284,7 @@ func (t *tx) useType(catalog *webhook.Catalog, name string, id int64) bool {
 }
 
 // useTypes counts the uses of event types by a subscription. The error is a *webhook.Error
-// if one no longer exists, unless the subscription had it before.
+// if a type no longer exists, unless the subscription had it before.
 func (t *tx) useTypes(catalog *webhook.Catalog, names, before []string) error {
 	if catalog == nil {
 		return nil

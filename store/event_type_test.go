@@ -97,7 +97,7 @@ func TestEventTypes(t *testing.T) {
 		t.Fatalf("after a restart: got %+v, want %+v", got, wider)
 	}
 
-	// Deleting waits until nothing uses it.
+	// Deleting waits until nothing uses the event type.
 	sub := subscribe(t, s, "acme", "content_updated", name)
 	wantRefusal(t, "delete a requested type", deleteType(s, name), webhook.CodeConflict, "requested by subscriptions of program acme.")
 	e, invalid := catalog.NewEvent(got.Example, "", time.Now())

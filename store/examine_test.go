@@ -17,7 +17,7 @@ import (
 	"service/store/sqlite"
 )
 
-// levels are those of findings by check.
+// levels are the levels of findings, by check.
 type levels = map[string]doctor.Level
 
 // TestExamineDir makes one change at a time to a data directory, and checks that only the
@@ -33,7 +33,7 @@ func TestExamineDir(t *testing.T) {
 		name   string
 		open   func(t *testing.T, s *Store)   // called with the open store
 		closed func(t *testing.T, dir string) // called after Close
-		want   levels                         // levels other than OK, except for admins
+		want   levels                         // levels other than OK, except of the check of admins
 		detail string                         // part of the finding's detail
 		opens  bool                           // Open succeeds
 	}{
@@ -174,7 +174,7 @@ func TestExamineStates(t *testing.T) {
 	if _, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
 		t.Errorf("directory in use: got %v, want %v", err, ErrLocked)
 	}
-	// The process that has it open can examine it.
+	// The process that has the directory open can examine it.
 	compare(t, s.Examine(t.Context(), time.Minute), nil, "")
 	must(t, os.Chmod(filepath.Join(dir, keyring.FileName), 0o644))
 	compare(t, s.Examine(t.Context(), 0), levels{"secret key": doctor.LevelFail}, "mode 0644")

@@ -21,15 +21,15 @@ import (
 	"service/webhook"
 )
 
-// ProgramExport is a database with one program, in a file in the data directory. Its secrets are
-// encrypted with a key of its own. The caller owns the file and calls Remove when done.
+// ProgramExport is a database that contains one program, in a file in the data directory. Its
+// secrets are encrypted with a key of its own. The caller owns the file and calls Remove when done.
 type ProgramExport struct {
 	Path      string
 	Bytes     int64
 	Schema    int
-	At        time.Time // everything written before is included
+	At        time.Time // includes everything written before
 	ProgramID string
-	Key       []byte   // content of a key file that decrypts its secrets; secret
+	Key       []byte   // content of a key file that decrypts the secrets; secret
 	Names     []string // of the event types that it uses, sorted
 }
 
@@ -40,8 +40,8 @@ func (x *ProgramExport) Remove() error { return os.Remove(x.Path) }
 // everything, and the program.
 const exportCopies = 2
 
-// ExportSpace returns how many bytes an export needs at most on the data directory's disk,
-// where copies files of the size of the database are added, and how many are free for it.
+// ExportSpace returns the maximum number of bytes that an export needs on the data directory's
+// disk, including copies files of the size of the database, and how many are free for it.
 func (s Programs) ExportSpace(ctx context.Context, copies int) (need, free int64, err error) {
 	if err := s.db.Scan(ctx, selectLiveBytes, nil, &need); err != nil {
 		return 0, 0, err
@@ -77,7 +77,7 @@ func (s Programs) export(ctx context.Context, programID string, copies int, part
 	return made, s.fillExport(ctx, made, snapshot.Path, snapshot.Keys, part)
 }
 
-// writeCounts stores the counts that are in memory: they are part of a program.
+// writeCounts stores the counts that are in memory, since they are part of a program.
 func (s *core) writeCounts() error {
 	return s.writer.do(func(t *tx) error {
 		return errors.Join(s.stats.Write(t.Tx, math.MaxInt, t.counted()), s.uses.Write(t.Tx, math.MaxInt))
@@ -117,8 +117,7 @@ func (s *core) checkProgram(ctx context.Context, id string) error {
 	return s.use(id, "")
 }
 
-// fill copies the program, or a part of it, from a database with everything. It reads that as of
-// one moment.
+// fill copies the program, or a part of it, from a complete database, as of one moment.
 func (x *ProgramExport) fill(ctx context.Context, src string, keys []byte, part *exportPart) (err error) {
 	db, err := sqlite.OpenPrivate(ctx, x.Path, schema.Current)
 	if err != nil {
@@ -194,10 +193,10 @@ func (x *ProgramExport) copyTables(ctx context.Context, db *sql.DB, part *export
 }
 
 // exportedAhead is the setting of an export with wall clock minus counted time, in milliseconds: the
-// least that is known, so that a wall clock that was set forward makes no record look older.
+// minimum that is known, so that a wall clock that was set forward makes no record look older.
 const exportedAhead = "ahead"
 
-// copyClock copies what the age of the records follows from. The commit before has saved the clock.
+// copyClock copies the clock, which determines the age of the records. The last commit has saved it.
 const copyClock = `WITH saved(name, ms) AS (SELECT name, CAST(CAST(value AS TEXT) AS INTEGER) FROM src.settings)
 	INSERT INTO main.settings (name, value)
 	SELECT ?1, CAST(CAST((SELECT ms FROM saved WHERE name = ?1) AS TEXT) AS BLOB)
@@ -215,8 +214,8 @@ func execAll(ctx context.Context, db *sql.DB, queries ...string) error {
 }
 
 // createMaps creates tables with the numbers of the program's records in the copy, which are
-// dense: an import adds the same to all of them. export_some has the deliveries that this copy
-// includes, the others every number of a record.
+// dense: an import adds the same to all of them. export_some contains the deliveries that this
+// copy includes, the other tables all numbers of their records.
 func createMaps(ctx context.Context, db *sql.DB, programID string, part *exportPart) error {
 	maps := [][2]string{{"export_deliveries", "deliveries"}, {"export_incidents", "incidents"}, {"export_runs", "bulk_runs"}}
 	if part != nil {
@@ -241,7 +240,7 @@ func createMaps(ctx context.Context, db *sql.DB, programID string, part *exportP
 	return execAll(ctx, db, "CREATE VIEW export_some AS SELECT old, new FROM export_deliveries")
 }
 
-// mapped returns the number of a record in the copy, NULL if it is gone.
+// mapped returns the number of a record in the copy, NULL if it was removed.
 func mapped(name, column string) string {
 	return "(SELECT m.new FROM export_" + name + " m WHERE m.old = " + column + ")"
 }
@@ -256,13 +255,13 @@ type programTable struct {
 	name   string
 	from   string            // FROM and WHERE clauses that select the rows t of the program ?1
 	wait   []string          // columns in wait clock time; in the copy they are in wall clock time
-	other  map[string]string // what a column has in the copy, if not the same
+	other  map[string]string // the values of columns that differ in the copy
 	moving map[string]string // replaces other if the program moves
 	// key is the order in which the rows are imported.
 	key string
 	// first and rest are the conditions of the rows in the first and the last part of a move, ""
-	// for none of them. Parts in between have the rows of both. Only rows that never change are in
-	// one part alone.
+	// for none of them. Parts in between contain the rows of both. Only rows that never change are
+	// in one part alone.
 	first, rest string
 }
 
@@ -274,8 +273,8 @@ const (
 	ofItsRuns          = " t WHERE t.run IN (SELECT old FROM export_runs WHERE ?1 = ?1)"
 )
 
-// programTables are the tables with records of programs, in the order of an import. A table of a
-// later schema that is missing here would not be moved; TestProgramTables finds it.
+// programTables are the tables with records of programs, in the order of an import. A missing
+// table of a later schema would not be moved; TestProgramTables detects it.
 var programTables = []programTable{
 	{name: "programs", from: "src.programs t WHERE t.id = ?1", key: "id", first: everything, rest: everything},
 	{name: "subscriptions", from: "src.subscriptions" + ofTheProgram, key: "id", first: everything, rest: everything},
@@ -310,7 +309,7 @@ var programTables = []programTable{
 	{name: "delivered", from: "src.delivered" + ofItsSubscriptions, key: "subscription_id, name, first_seq", rest: everything},
 	{name: "stats", from: "src.stats" + ofTheProgram, key: "subscription_id, span, at",
 		first: statsTo, rest: statsFrom},
-	// Those of the first part, since it has responses that the source may have trimmed since.
+	// Those of the first part, since it contains responses that the source may have trimmed since.
 	{name: "response_marks", from: "src.response_marks" + ofItsSubscriptions, key: "subscription_id", first: everything},
 	{name: "bulk_runs", from: "src.bulk_runs" + ofTheProgram, other: map[string]string{
 		"num": mapped("runs", "t.num"), "newest": reachedNum("deliveries", "t.newest"), "after_num": reachedNum("deliveries", "t.after_num"),
@@ -330,7 +329,7 @@ var programTables = []programTable{
 		"delivery": "m.new", "incident": mapped("incidents", "t.incident"),
 	}, key: "subscription, seq, delivery", rest: everything},
 	{name: "alerts", from: "src.alerts" + ofTheProgram, other: map[string]string{
-		// Those that are not sent yet are sent by the installation where they arose.
+		// Unsent alerts are sent by the installation where they arose.
 		"status": "iif(t.next_attempt_at IS NULL, t.status, 'unsent')", "next_attempt_at": "NULL", "incident": mapped("incidents", "t.incident"),
 	}, moving: map[string]string{
 		// If the program moves, the target sends them, to all of its own channels.
@@ -346,10 +345,10 @@ var programTables = []programTable{
 	{name: "dictionaries", from: "src.dictionaries t WHERE ?1 = ?1", key: "num", first: everything, rest: everything},
 }
 
-// alertWaits is the condition of the alerts that are not sent everywhere yet.
+// alertWaits is the condition of the alerts that are not yet sent to every channel.
 const alertWaits = "(t.next_attempt_at IS NOT NULL OR t.num IN (SELECT y.alert FROM src.alert_sends y WHERE y.next_attempt_at IS NOT NULL))"
 
-// mappedProbes is a log of probes with the numbers of the copy, 0 for a delivery that is gone.
+// mappedProbes is a log of probes with the numbers of the copy, 0 for a removed delivery.
 const mappedProbes = `iif(t.probe_log IS NULL, NULL, (SELECT json_group_array(json_set(p.value, '$.delivery',
 	coalesce((SELECT m.new FROM export_deliveries m WHERE m.old = p.value ->> 'delivery'), 0)) ORDER BY p.key) FROM json_each(t.probe_log) p))`
 

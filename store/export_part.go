@@ -13,10 +13,10 @@ import (
 	"service/webhook"
 )
 
-// exportPart is one of the parts in which a program moves. The first has the rows that never
-// change, such as events and completed deliveries. Later parts have those that came after the part
-// before. The last has everything else, and is made while the program is frozen. A file remembers
-// what the parts before had.
+// exportPart is one of the parts in which a program moves. The first contains the rows that never
+// change, such as events and completed deliveries. Later parts contain those added since the
+// previous part. The last contains all other rows, and is made while the program is frozen. A file
+// records the contents of the earlier parts.
 type exportPart struct {
 	path string
 	kind partKind
@@ -26,19 +26,19 @@ type partKind int
 
 const (
 	partFirst   partKind = iota
-	partChanges          // while the program is used
+	partChanges          // rows added while the program is in use
 	partRest
 )
 
 const (
 	everything = "TRUE"
 	newKeys    = "NOT EXISTS (SELECT 1 FROM part.keys k WHERE k.token_id = t.token_id AND k.key = t.key AND k.expires_at = t.expires_at)"
-	// Statistics end in one part and begin in the next by the end of their spans.
+	// The end of its span decides which part a row of statistics is in.
 	statsTo   = "t.at + t.span <= (SELECT stats_to FROM part.part)"
 	statsFrom = "t.at + t.span > (SELECT stats_from FROM part.part)"
 )
 
-// openPart creates the file of the parts.
+// openPart creates the file that records the parts.
 func (s *core) openPart() (*exportPart, error) {
 	f, err := durable.CreateTemp(filepath.Join(s.dir, datadir.Database+".part"))
 	if err != nil {
@@ -50,8 +50,8 @@ func (s *core) openPart() (*exportPart, error) {
 // close removes the file.
 func (p *exportPart) close() error { return os.Remove(p.path) }
 
-// condition returns the condition of the rows of a table that an export has. part is nil for all
-// of them.
+// condition returns the condition of the rows of a table that an export contains. part is nil for
+// all of them.
 func (p *programTable) condition(part *exportPart) (condition string, ok bool) {
 	switch {
 	case part == nil:
@@ -68,8 +68,8 @@ func (p *programTable) condition(part *exportPart) (condition string, ok bool) {
 const statsChange = 10 * time.Minute
 
 // createMap gives the new deliveries of the program their numbers in the export, and selects those
-// of this part: completed ones, in the rest also open ones. It reads only deliveries that are new
-// or were open, however many the database has.
+// of this part: completed ones, and in the rest open ones as well. It reads only deliveries that
+// are new or were open, however many the database contains.
 func (part *exportPart) createMap(ctx context.Context, db *sql.DB, programID string) error {
 	if part.kind == partFirst {
 		err := execAll(ctx, db, "CREATE TABLE part.deliveries (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)",
@@ -85,7 +85,7 @@ func (part *exportPart) createMap(ctx context.Context, db *sql.DB, programID str
 	} else if err := part.checkSame(ctx, db, programID); err != nil {
 		return err
 	}
-	// It never falls, since the parts before have everything up to it.
+	// It never decreases, since the earlier parts contain everything up to it.
 	_, err := db.ExecContext(ctx, "UPDATE part.part SET stats_to = max(stats_from, ?)", time.Now().Add(-statsChange).UnixMilli())
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (part *exportPart) createMap(ctx context.Context, db *sql.DB, programID str
 	if part.kind == partRest {
 		which = ""
 	}
-	// Records may name a delivery that is gone.
+	// Records may name a removed delivery.
 	return execAll(ctx, db, "CREATE TEMP VIEW export_deliveries AS SELECT m.old, m.new FROM part.deliveries m "+
 		"WHERE EXISTS (SELECT 1 FROM src.deliveries d WHERE d.num = m.old)",
 		"CREATE TABLE export_some (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)",
@@ -122,7 +122,7 @@ func (part *exportPart) checkSame(ctx context.Context, db *sql.DB, programID str
 	return err
 }
 
-// remember stores what this part and those before it have, for the next.
+// remember records the contents of this part and the earlier ones, for the next.
 func (part *exportPart) remember(ctx context.Context, db *sql.DB, programID string) error {
 	if err := execAll(ctx, db, "DELETE FROM part.open WHERE num IN (SELECT old FROM export_some)",
 		"INSERT INTO part.open (num) SELECT t.num FROM part.deliveries m CROSS JOIN src.deliveries t ON t.num = m.old "+
@@ -147,8 +147,8 @@ type MoveExport struct {
 	id   string
 }
 
-// ExportMove exports the first part of a program, while it is used. copies is how many more files
-// of the size of the database must fit on the disk.
+// ExportMove exports the first part of a program, while it is in use. copies is how many more
+// files of the size of the database must fit on the disk.
 func (s Programs) ExportMove(ctx context.Context, programID string, copies int) (*MoveExport, *ProgramExport, error) {
 	part, err := s.openPart()
 	if err != nil {
@@ -161,7 +161,7 @@ func (s Programs) ExportMove(ctx context.Context, programID string, copies int) 
 	return &MoveExport{s, part, programID}, x, nil
 }
 
-// Changes exports what came since the part before and never changes, while the program is used.
+// Changes exports the new rows that never change, while the program is in use.
 func (m *MoveExport) Changes(ctx context.Context) (*ProgramExport, error) {
 	return m.live(ctx, partChanges)
 }
@@ -187,5 +187,5 @@ func (m *MoveExport) live(ctx context.Context, kind partKind) (*ProgramExport, e
 	return x, m.s.fillExport(ctx, x, filepath.Join(m.s.dir, datadir.Database), keys, &part)
 }
 
-// Close removes what was remembered of the parts.
+// Close removes the file that records the parts.
 func (m *MoveExport) Close() error { return m.part.close() }

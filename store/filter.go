@@ -15,7 +15,7 @@ import (
 	"service/webhook"
 )
 
-// Bounds of the events that are examined for one purpose, when a filter may let none of them pass.
+// Bounds of the events that are examined for one purpose, since a filter may let none of them pass.
 const (
 	examinedEvents = 1000
 	examinedBytes  = 1 << 20
@@ -43,18 +43,18 @@ func (s *core) eventMatches(filter, id string, stored []byte) (bool, error) {
 	return f.Match(of), nil
 }
 
-// Examined are the events of one name in a part of a log, for the filters of the queues that wait for
-// them. It is not safe for concurrent use.
+// Examined contains the events of one name in a part of a log, to be filtered for the queues that wait
+// for them. It is not safe for concurrent use.
 type Examined struct {
-	// Complete is false if the part is too large, or not in memory any more: any filter may then
-	// match in it.
+	// Complete is false if the part is too large or no longer in memory: any filter may then
+	// match an event in it.
 	Complete bool
 
 	seqs   []int64
 	events []webhook.Fields
 }
 
-// Examine reads the events of a name after one seq of a log up to another from memory.
+// Examine reads the events of a name, after one seq of a log and up to another, from memory.
 func (s Queues) Examine(key watch.EventKey, after, to int64) *Examined {
 	x, size := new(Examined), 0
 	x.Complete = s.tail.Scan(key.ProgramID, after, func(seq int64, e *tail.Event) bool {
@@ -85,7 +85,7 @@ func (x *Examined) Newest(in *Interest) int64 {
 // Passed is a queue without a waiting event up to a seq of its log.
 type Passed struct {
 	SubscriptionID       string
-	From, To             int64 // its cursor, and what it becomes
+	From, To             int64 // its cursor before and after
 	subscriptionRevision int64
 }
 
@@ -119,14 +119,14 @@ func (s Queues) StorePassed(all []Passed) (wait func() error) {
 	}
 }
 
-// FilterCount says what a filter does with stored events of one name.
+// FilterCount is the effect of a filter on stored events of one name.
 type FilterCount struct {
 	Read, Matched    int64
 	Complete         bool            // false if only the newest events were read in dryRunTime
 	Passed, Excluded []FilterExample // the newest, at most webhook.MaxFilterExamples of each
 }
 
-// FilterExample is an event with the values that decided about it.
+// FilterExample is an event with the values that decided whether it passes.
 type FilterExample struct {
 	ID         string
 	ReceivedAt time.Time
@@ -163,7 +163,7 @@ func (s Events) RunFilterTest(ctx context.Context, programID string, t *webhook.
 	counts := make([]FilterCount, len(t.Events))
 	for i, name := range t.Events {
 		n, to := &counts[i], last
-		share := dryRunTime * time.Duration(i+1) / time.Duration(len(t.Events)) // of the time, so that each gets one
+		share := dryRunTime * time.Duration(i+1) / time.Duration(len(t.Events)) // of the time, so that each name gets one
 		for !n.Complete && time.Since(began) < share {
 			// Each step is a read of its own, so that other programs have their turns in between.
 			events, err := s.tried(ctx, selectTried, programID, name, first, to, examinedEvents)

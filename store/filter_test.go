@@ -87,7 +87,7 @@ func TestFilterExaminesInSteps(t *testing.T) {
 	}
 }
 
-// Another filter applies to what is published from then on.
+// A changed filter applies to events published from then on.
 func TestFilterChange(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -123,7 +123,7 @@ func TestFilterChange(t *testing.T) {
 	}
 }
 
-// What waits, what was lost and what an event's page says count only events that the filter lets pass.
+// The backlog, the losses and the event page count only events that the filter lets pass.
 func TestFilterCounts(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -180,7 +180,7 @@ func TestFilterCounts(t *testing.T) {
 	}
 }
 
-// A count of waiting events ends after examinedEvents of the log, and says so if more are left.
+// A count of waiting events ends after examinedEvents of the log, and reports that more may wait.
 func TestFilterCountEnds(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -211,7 +211,7 @@ func TestFilterCountEnds(t *testing.T) {
 	wants(true)
 }
 
-// A replay keeps the filter that its subscription had.
+// A replay keeps the filter of its subscription from when it was created.
 func TestFilterOfReplay(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

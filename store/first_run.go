@@ -7,7 +7,7 @@ import (
 	"service/store/sqlite"
 )
 
-// FirstRun is how far the setup of a new installation has come.
+// FirstRun is the progress of setting up a new installation.
 type FirstRun struct {
 	ProgramID      string // of the newest subscription, or else of the newest token; "" without either
 	Token          bool   // a token exists that is not revoked
@@ -15,7 +15,7 @@ type FirstRun struct {
 	Delivered      bool   // an event other than a ping was delivered
 }
 
-// firstRunDeliveries is how many deliveries a first run has at most. An installation
+// firstRunDeliveries is the maximum number of deliveries in a first run. An installation
 // with more counts as set up, so its deliveries are not searched.
 const firstRunDeliveries = 500
 
@@ -28,8 +28,8 @@ const (
 	selectNewestSubscription = "SELECT id, program_id FROM subscriptions WHERE deleted_at IS NULL ORDER BY created_at DESC, id DESC LIMIT 1"
 )
 
-// FirstRun reads how far the setup has come. Once an event was delivered, only Delivered
-// is set, and the read costs the same whatever is stored.
+// FirstRun reads the progress of the setup. Once an event was delivered, only Delivered is
+// set, and the read costs the same whatever is stored.
 func (s *Store) FirstRun(ctx context.Context) (r FirstRun, err error) {
 	var newest int64
 	if err := s.db.Scan(ctx, record.SelectNewestNum, nil, &newest); err != nil {

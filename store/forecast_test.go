@@ -52,8 +52,8 @@ func TestMeasureUsage(t *testing.T) {
 	})
 }
 
-// The estimated size of an event without its deliveries is close: it separates what
-// --retention-delivered removes from what stays.
+// The estimated size of an event without its deliveries is close: it separates the records
+// that --retention-delivered removes from the rest.
 func TestForecastEventBytes(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

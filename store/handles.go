@@ -8,8 +8,8 @@ import (
 	"service/webhook"
 )
 
-// A handle groups the methods of one noun. It is a value that holds the store and
-// nothing else, so creating one allocates nothing.
+// A handle groups the methods of one noun. It is a value that contains only the store, so
+// creating one allocates nothing.
 type (
 	// Alerts are the notices to the operator, sent and unsent.
 	Alerts struct {
@@ -30,7 +30,7 @@ type (
 		*core
 		record.Events
 	}
-	// Figures are what the UI, the metrics and doctor say about the whole database.
+	// Figures are the figures of the whole database for the UI, the metrics and doctor.
 	Figures struct {
 		*core
 		record.Figures
@@ -51,7 +51,7 @@ type (
 	Replica struct{ *core }
 	// Replays create new deliveries for a range of the log.
 	Replays struct{ *core }
-	// Search finds what a part of an id or a text belongs to.
+	// Search finds the records to which a part of an ID or a text belongs.
 	Search struct {
 		*core
 		record.Search
@@ -135,8 +135,7 @@ func (s *Store) Tokens() Tokens { return Tokens{s.core} }
 // Watch returns a watcher of all changes from now on, except those of deliveries.
 func (s *Store) Watch() *watch.Watcher { return s.watchers.Watch(false) }
 
-// WatchDeliveries returns a watcher of the deliveries that are stored or changed from now on,
-// and of nothing else.
+// WatchDeliveries returns a watcher of only the deliveries that are stored or changed from now on.
 func (s *Store) WatchDeliveries() *watch.Watcher { return s.watchers.Watch(true) }
 
 // The handles of a [Write] group its writes by noun in the same way. They are valid as long as it.

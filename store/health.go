@@ -10,14 +10,14 @@ import (
 	"service/webhook"
 )
 
-// recordHealth updates the health of a subscription after an attempt with the outcome r.Step.
-// It stores it with the incident, sets in r what the queue needs to know, and returns the open
+// recordHealth updates the health of a subscription after an attempt with the outcome r.Step. It
+// stores the health with the incident, sets the fields of r for the queue, and returns the open
 // incident, 0 for none. It costs nothing while all attempts succeed.
 //
-// What several events were refused for waits for the deliveries of their own that follow: only the
-// breaker counts it, and a 413 counts for nothing but the size of later deliveries and, if it was a
-// probe, the wait before the next. An attempt that was sent to an earlier URL counts for nothing: it
-// says nothing about the current one.
+// If several events were refused together, the deliveries of their own that follow decide: only the
+// breaker counts the refusal, and a 413 affects only the size of later deliveries and, for a probe,
+// the wait before the next. An attempt that was sent to an earlier URL is ignored, since it says
+// nothing about the current one.
 func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook.HealthPolicy, now time.Time,
 	r *Recorded) (openIncident int64, err error) {
 	id := c.SubscriptionID
@@ -67,8 +67,8 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 
 const (
 	// failedAlertInterval is the time between two alerts about failed events of a subscription, and
-	// failedAlertDelay the time for which one waits for further failures. If the circuit breaker opens
-	// in it, the alert about that replaces it.
+	// failedAlertDelay the time for which an alert waits for further failures. If the circuit breaker
+	// opens during the delay, the alert about that replaces it.
 	failedAlertInterval = time.Hour
 	failedAlertDelay    = time.Minute
 
@@ -84,8 +84,8 @@ const (
 	withdrawable   = "subscription_id = ?1 AND name = 'events_failed' AND created_at > ?2 AND attempts_made = 0"
 )
 
-// alertFailed alerts the operator that an event failed for good although the subscription is not
-// failing, once per hour for a subscription. incident is 0 if it failed at an earlier URL.
+// alertFailed alerts the operator that an event failed permanently although the subscription is not
+// failing, once per hour and subscription. incident is 0 if the event failed at an earlier URL.
 func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64) error {
 	sub, err := record.ScanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{c.SubscriptionID}, dest...) })
 	if err != nil || sub.Status == webhook.HealthFailing {
@@ -137,7 +137,7 @@ func (t *tx) toEarlierURL(c *Claim) (earlier bool, err error) {
 
 // recordIncident returns the incident of a subscription after an attempt, and opens one if
 // necessary. The caller stores it with the failures.
-// failed says whether the attempt failed events for good.
+// failed says whether events failed permanently with the attempt.
 func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, failed bool, sub *webhook.Subscription, after webhook.Health,
 	f *webhook.Failures, in incident, now time.Time) (incident, error) {
 	if err := in.note(c, a, now); err != nil {
@@ -145,7 +145,7 @@ func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, failed bool, sub *webh
 	}
 	opens := webhook.IncidentAfter(in.num != 0, failed, sub.Status, after) == webhook.IncidentOpens
 	if opens {
-		// Discard what an earlier incident left.
+		// Discard the counts of an earlier incident.
 		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, ""
 	}
 	if failed {
@@ -161,16 +161,16 @@ func (t *tx) recordIncident(c *Claim, a *webhook.Attempt, failed bool, sub *webh
 	return in, t.openIncident(&in, sub.ProgramID, sub.ID, first)
 }
 
-// healthChange is the new status of a subscription, its failures before and after, and its
-// incident after the attempt that changed it.
+// healthChange contains the new status of a subscription, its failures before and after the
+// attempt that changed it, and its incident after that.
 type healthChange struct {
 	status        webhook.Health
 	before, after webhook.Failures
 	incident      incident
 }
 
-// changeHealth stores that a subscription began to fail, recovered or was disabled, and alerts
-// the operator.
+// changeHealth stores that a subscription started to fail, recovered or was disabled, and
+// alerts the operator.
 func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.Subscription, ch *healthChange, now time.Time) error {
 	id, reason := sub.ID, ""
 	if ch.status == webhook.HealthDisabled {
@@ -215,7 +215,7 @@ func (s Queues) changeHealth(t *tx, c *Claim, a *webhook.Attempt, sub *webhook.S
 	return t.moveInterests(sub, &is)
 }
 
-// noteSize records in r that a receiver refused several events because of their size, and learns it.
+// noteSize records in r that a receiver refused several events for their size, and stores the bound.
 func (t *tx) noteSize(c *Claim, a *webhook.Attempt, r *Recorded, now time.Time) error {
 	if r.Resized = r.Split && webhook.RefusesSize(a.ResponseStatus); !r.Resized {
 		return nil
@@ -292,8 +292,8 @@ func (t *tx) setFailures(id string, f webhook.Failures, in incident) error {
 		sqlite.OrNull(in.failedFrom), sqlite.OrNull(in.quietAt), sqlite.OrNull(in.probeLog))
 }
 
-// mayBeIn reports whether a subscription may be in a set of ids, which query reads if it is
-// unknown. Few subscriptions have failures, so the ids of those that do are cached.
+// mayBeIn reports whether a subscription may be in a set of IDs, which query reads if it is
+// unknown. Few subscriptions have failures, so their IDs are cached.
 func (t *tx) mayBeIn(set *map[string]struct{}, query, id string) (bool, error) {
 	if *set == nil {
 		ids := make(map[string]struct{})
@@ -312,7 +312,7 @@ func (t *tx) mayBeIn(set *map[string]struct{}, query, id string) (bool, error) {
 	return ok, nil
 }
 
-// leaveIfNone removes a subscription from a set of ids if query finds nothing for it, so that its
+// leaveIfNone removes a subscription from a set of IDs if query finds nothing for it, so that its
 // deliveries cost nothing again.
 func (t *tx) leaveIfNone(set map[string]struct{}, query, id string) error {
 	var some bool

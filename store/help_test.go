@@ -61,7 +61,7 @@ func date(s string) int64 {
 	return at.UnixMilli()
 }
 
-// readPages reads a list to its end, at most limit pages, and returns the id of each row.
+// readPages reads a list to its end, at most limit pages, and returns the ID of each row.
 // Afterwards the query's cursor is "".
 func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int,
 	page func(context.Context, *webhook.ListQuery) ([]T, string, error), id func(T) string) (ids []string) {

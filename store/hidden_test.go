@@ -12,8 +12,8 @@ import (
 )
 
 // TestHiddenPrograms checks that admins see nothing of a program that is being erased or imported,
-// in lists, counts and by id, except in the list of programs. Afterwards, nothing was removed: the
-// test fails if it had nothing to hide.
+// in lists, counts and by ID, except in the list of programs. Afterwards it checks that nothing was
+// removed: the test must have had something to hide.
 func TestHiddenPrograms(t *testing.T) {
 	for _, hidden := range []phase{phaseErasing, phaseImporting} {
 		t.Run(phases[hidden].stored, func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestHiddenPrograms(t *testing.T) {
 	}
 }
 
-// hideProgram compares what is seen of a program before, in and after a state that hides it.
+// hideProgram compares the visible records of a program before, in and after a state that hides it.
 func hideProgram(t *testing.T, hidden phase) {
 	t.Helper()
 	s := opened(t, Config{Dir: t.TempDir(), SendAlerts: true})
@@ -77,7 +77,7 @@ func hideProgram(t *testing.T, hidden phase) {
 	}
 }
 
-// seen counts, for each list and record that admins see, what of it is the program's.
+// seen counts the program's records in each list that admins see, and in each record read by ID.
 func seen(t *testing.T, s *Store, p *filledProgram) map[string]int {
 	t.Helper()
 	found := make(map[string]int)
@@ -124,7 +124,7 @@ func seen(t *testing.T, s *Store, p *filledProgram) map[string]int {
 	count("a search for programs", byPrograms, err)
 	count("a search for subscriptions", bySubs, err)
 
-	// Records by their ids.
+	// Records by their IDs.
 	one := func(name, programID string, err error) {
 		if err == nil && mine(programID) {
 			found[name]++
@@ -150,7 +150,7 @@ func seen(t *testing.T, s *Store, p *filledProgram) map[string]int {
 }
 
 // TestAlertsOfHiddenPrograms checks that no alert of a program that is being erased is sent, on any
-// channel, that none is created, and that those of another program are sent.
+// channel, that none is created, and that another program's alerts are sent.
 func TestAlertsOfHiddenPrograms(t *testing.T) {
 	s := opened(t, Config{Dir: t.TempDir(), SendAlerts: true})
 	var subs []webhook.Subscription

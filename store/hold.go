@@ -23,8 +23,8 @@ type Hold struct {
 	Repeats
 }
 
-// Repeats counts what may be delivered a second time, since deliveries made after the restored
-// state are unknown.
+// Repeats counts the deliveries and events that may be delivered a second time, since
+// deliveries made after the restored state are unknown.
 type Repeats struct {
 	Deliveries int  // deliveries that have not completed in the restored state
 	Events     int  // events that are not in a delivery yet
@@ -86,7 +86,7 @@ func (s Holds) Begin(ctx context.Context) error {
 	return nil
 }
 
-// repeats counts what may be delivered a second time.
+// repeats counts the deliveries and events that may be delivered a second time.
 func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
 	if err = s.db.Scan(ctx, selectIncomplete, []any{maxRepeats + 1}, &r.Deliveries); err != nil {
 		return r, err
@@ -99,7 +99,7 @@ func (s *core) repeats(ctx context.Context) (r Repeats, err error) {
 	return r, nil
 }
 
-// Current returns the current hold, and whether there is one.
+// Current returns the current hold, and whether one is in effect.
 func (s Holds) Current() (Hold, bool) { return s.hold.current() }
 
 func (h *hold) current() (Hold, bool) {
@@ -113,7 +113,7 @@ func (h *hold) current() (Hold, bool) {
 	}
 }
 
-// Released returns a channel that is closed when there is no hold any more.
+// Released returns a channel that is closed once no hold is in effect.
 func (s Holds) Released() <-chan struct{} {
 	s.hold.mu.Lock()
 	defer s.hold.mu.Unlock()

@@ -25,7 +25,8 @@ func begun(t *testing.T, cfg Config) (s *Store, held bool) {
 }
 
 // service restore pauses deliveries until they are released, whether it restores a replica or a
-// backup. A service that restores an empty directory, like a takeover, keeps what the data has.
+// backup. A service that restores into an empty directory, like a takeover, keeps the state in
+// the data.
 func TestHoldAfterRestore(t *testing.T) {
 	lost, target := t.TempDir(), t.TempDir()
 	r := openReplicated(t, lost, fileReplica(t, lost, target))
@@ -60,7 +61,7 @@ func TestHoldAfterRestore(t *testing.T) {
 		}
 		must(t, s.Close())
 	}
-	// A copy of data with a pause has it too.
+	// A copy of data with a pause is paused as well.
 	paused := t.TempDir()
 	r = openReplicated(t, dir, fileReplica(t, dir, paused))
 	must(t, r.close())
@@ -69,7 +70,7 @@ func TestHoldAfterRestore(t *testing.T) {
 		t.Error("an empty directory was restored from paused data: deliveries are not paused")
 	}
 	must(t, s.Close())
-	// A restore that sends at once ends it.
+	// A restore that sends at once ends the pause.
 	other := empty()
 	restore, err = datadir.Restore(other, true)
 	must(t, err)

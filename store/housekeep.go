@@ -13,10 +13,10 @@ import (
 	"service/webhook"
 )
 
-// housekeeping is work that a write has left to be done in small steps after it, since it grows
-// with what is stored. At startup it is found by looking at the database.
+// housekeeping is the work that a write leaves for small steps after it, since the work grows
+// with the stored records. At startup it is found in the database.
 type housekeeping struct {
-	// Each has an element when there may be work.
+	// Each contains an element when there may be work.
 	deletions chan struct{} // deleted subscriptions with pending deliveries
 	responses chan struct{} // responses above a quota
 	incidents chan struct{} // incidents that may have become quiet
@@ -25,7 +25,7 @@ type housekeeping struct {
 
 	bulkTurns atomic.Int64 // looks at the running bulk runs, for tests
 
-	found bool // responses that an earlier process left have been looked for; owned by Housekeep
+	found bool // leftovers of an earlier process have been looked for; owned by Housekeep
 	step  int  // step size of the last sweep of responses; owned by Housekeep
 
 	mu        sync.Mutex
@@ -87,7 +87,7 @@ func (s *core) housekeep(ctx context.Context, woken <-chan struct{}, do func(con
 	s.housekeepAt(ctx, woken, func(ctx context.Context) (time.Time, error) { return time.Time{}, do(ctx) })
 }
 
-// housekeepAt is housekeep that also calls do at the time that it returns, zero for none.
+// housekeepAt is housekeep that calls do at the time that do returns as well, zero for none.
 func (s *core) housekeepAt(ctx context.Context, woken <-chan struct{}, do func(context.Context) (next time.Time, err error)) {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
@@ -138,7 +138,7 @@ func (h *housekeeping) pruneProgram(programID string) {
 	wake(h.responses)
 }
 
-// each calls do for the ids in noted and removes them. After an error, the remaining ids are
+// each calls do for the IDs in noted and removes them. After an error, the remaining IDs are
 // added again.
 func (h *housekeeping) each(noted map[string]struct{}, do func(id string) error) error {
 	h.mu.Lock()

@@ -39,9 +39,9 @@ func changes(t *testing.T, s *Store) (n int64) {
 
 const stillWaiting = "SELECT count(*) FROM deliveries WHERE subscription_id = ? AND next_attempt_at IS NOT NULL"
 
-// Deleting a subscription changes few rows, however much is pending. The rest is ended in
-// steps, with other writes in between, and is never sent or shown as pending. Another process
-// can continue.
+// Deleting a subscription changes few rows, however much is pending. The other deliveries are
+// ended in steps, with other writes in between, and are never sent or shown as pending.
+// Another process can continue.
 func TestDeletionInSteps(t *testing.T) {
 	const waiting = 2000
 	dir := memoryDir(t)
@@ -207,7 +207,7 @@ func TestClockJumpWritesFewRows(t *testing.T) {
 			must(t, err)
 			check()
 
-			// Set back while no process runs. Forward jumps cannot be detected then.
+			// The clock is set back while no process runs. A forward jump cannot be detected then.
 			must(t, s.Close())
 			skew.Add(-int64(2 * time.Hour))
 			s, err = Open(t.Context(), config)

@@ -17,8 +17,8 @@ type StoredResponse struct {
 	Body     []byte
 }
 
-// expiredAtOnce is how many expired keys are removed for each one that is stored: more than
-// one, so their number falls, but few, so no write is long.
+// expiredAtOnce is how many expired keys are removed per stored key: more than one, so that
+// their number falls, but few, so that no write is long.
 const expiredAtOnce = 8
 
 // StoredResponse returns the stored response to the request with a key, nil if the key is not in use.

@@ -178,7 +178,7 @@ func TestIdempotencyKeysAreBounded(t *testing.T) {
 	if err := keep(s, newKey(other, "more", "r"), ""); err != nil {
 		t.Errorf("another token: %v", err)
 	}
-	// A platform token creates the records of many programs.
+	// A platform token has higher limits, since it creates the records of many programs.
 	set(webhook.MaxIdempotencyKeys, webhook.MaxIdempotencyBytes)
 	platform := newKey(one, "of a program", "r")
 	platform.ProgramID = "p"

@@ -28,13 +28,13 @@ import (
 type ProgramImport struct {
 	Path      string // the database of a [ProgramExport], not used by another process
 	Key       []byte // that of the export
-	ProgramID string // that it must have; "" for any
+	ProgramID string // the required program ID; "" for any
 	// Retry decides what follows the attempts that were in flight, which become interrupted.
 	// Nil leaves that to the next start of the service.
 	Retry *webhook.RetryPolicy
-	Idle  bool // no other writes are expected, so it does not pause between two steps
-	// Audit has the actor and the action of the entries of the audit log that name each token and
-	// each subscription. None are written without an action.
+	Idle  bool // no other writes are expected, so the import does not pause between two steps
+	// Audit contains the actor and the action of the audit entries that name each token and each
+	// subscription. Without an action, none are written.
 	Audit webhook.AuditEntry
 }
 
@@ -50,15 +50,15 @@ type Imported struct {
 	Named []string `json:"named,omitempty"`
 }
 
-// importCopies is how many times the size of an export an import needs on the disk at most: the
-// export itself, the records with their indexes, and the WAL.
+// importCopies is the maximum space that an import needs on the disk, in sizes of the export:
+// the export itself, the records with their indexes, and the WAL.
 const importCopies = 3
 
-// ImportRoom returns a *webhook.Error if the disk has no room for the import of so many bytes.
+// ImportRoom returns a *webhook.Error if the disk has no room for the import of this many bytes.
 func (s Programs) ImportRoom(bytes int64) error { return s.roomFor(importCopies * bytes) }
 
 // Import adds a program in small steps. Nothing of it is visible or sent until the last step,
-// which also runs the functions. If it fails, or the process ends, what it has added is erased.
+// which also runs the functions. If it fails, or the process ends, the added records are erased.
 // The error is a *webhook.Error if the program exists, and wraps [datadir.ErrUnusable] if the database
 // cannot be used.
 func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (y Imported, err error) {
@@ -80,7 +80,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 	}
 	defer s.sweeping.Unlock()
 	if s.programStates.of(im.programID).phase == phaseErasing {
-		if err := s.eraseAll(ctx, true); err != nil { // what an earlier import left
+		if err := s.eraseAll(ctx, true); err != nil { // leftovers of an earlier import
 			return y, err
 		}
 	}
@@ -96,7 +96,7 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 	return im.done, nil
 }
 
-// abandonImport makes what an import has added be erased.
+// abandonImport schedules the erasure of the records that an import has added.
 func (s *core) abandonImport(programID string) error {
 	state := programState{phase: phaseErasing, at: s.clock.Now()}
 	s.programStates.set(programID, state) // even if it cannot be stored: the next process does the same
@@ -128,11 +128,11 @@ type importer struct {
 	done      Imported
 	ids       []string // of the subscriptions
 	audit     webhook.AuditEntry
-	named     map[string]string // tokens and subscriptions that came in, by id, as the audit log names them
+	named     map[string]string // tokens and subscriptions that were imported, by ID, as the audit log names them
 
 	moving bool // the program arrives in parts, and may have rows here
 
-	deliveries        []numberedPart  // in their order
+	deliveries        []numberedPart  // in the order of the parts
 	incidents, events int64           // added to the numbers of the export
 	younger           time.Duration   // counted time here minus that of the export, when the import began
 	ahead             time.Duration   // times of its records minus counted time here
@@ -140,15 +140,15 @@ type importer struct {
 	runs              map[int64]int64
 }
 
-// numberedPart are the deliveries that the import of a part has reserved numbers for: those with
-// higher numbers than the parts before. Later parts have some of them too, which were open.
+// numberedPart are the deliveries for which the import of a part has reserved numbers: those above the
+// numbers of earlier parts. Later parts contain some of them again, which were open.
 type numberedPart struct {
 	last  int64 // number in the export
 	added int64 // to the numbers of the export
 	here  list.ImportedRange
 }
 
-// open sets the export, and reads the id of the program and the dictionaries.
+// open sets the export, and reads the ID of the program and the dictionaries.
 func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	im.db, im.packed = db, dictionary.Set{}
 	if im.keys, err = keyring.OfContent(x.Key); err != nil {
@@ -180,8 +180,8 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	return im.packed.Read(each)
 }
 
-// verify checks every row of the export before anything of it is written: it may have been made by
-// hand.
+// verify checks every row of the export before anything is written, since the export may be
+// handmade.
 func (im *importer) verify() error {
 	for i := range programTables {
 		table := &programTables[i]
@@ -275,7 +275,7 @@ func (im *importer) create(t *tx, rows *importRows, where string) error {
 		im.s.setProgramState(t, im.programID, programState{phase: phaseImporting, at: im.s.clock.Now()}))
 }
 
-// references are the columns of the export with ids that must not be those of another program here.
+// references are the columns of the export with IDs that must not be IDs of another program here.
 var references = []struct{ column, from, table, what string }{
 	{"id", "subscriptions", "subscriptions", "subscriptions"},
 	{"id", "tokens", "tokens", "tokens"},
@@ -285,8 +285,8 @@ var references = []struct{ column, from, table, what string }{
 	{"split_of", "deliveries WHERE split_of IS NOT NULL", "deliveries", "deliveries"},
 }
 
-// checkForeign refuses a program with ids of another program here: of its own records, or in
-// references to some.
+// checkForeign refuses a program with IDs of another program here, in its own records or in
+// references.
 func (im *importer) checkForeign() error {
 	_, each := sqlite.ReadsOf(im.ctx, im.db)
 	for _, r := range references {
@@ -321,7 +321,7 @@ func (im *importer) checkForeign() error {
 	return nil
 }
 
-// run adds everything else, and makes the program visible.
+// run adds all other records, and makes the program visible.
 func (im *importer) run(also []func(Write, Imported) error) error {
 	if err := im.tables(); err != nil {
 		return err
@@ -343,7 +343,7 @@ func (im *importer) run(also []func(Write, Imported) error) error {
 				return err
 			}
 		}
-		// The original may have had more events since the export.
+		// The original program may have accepted more events since the export.
 		return errors.Join(w.t.Exec(schema.BeginEpochs, im.programID), w.t.Exec(schema.DropEpochs, im.programID),
 			im.s.setProgramState(w.t, im.programID, programState{}))
 	})
@@ -367,7 +367,7 @@ func (im *importer) tables() error {
 	return nil
 }
 
-// remember remembers a token or a subscription, as it is in the last part that has it.
+// remember records the name of a token or a subscription, as of the last part that contains it.
 func (im *importer) remember(table *programTable, r *importRows, row []any) {
 	switch id := r.text(row, "id"); {
 	case table.name == "tokens" && *r.at(row, "revoked_at") == nil:
@@ -379,7 +379,7 @@ func (im *importer) remember(table *programTable, r *importRows, row []any) {
 	}
 }
 
-// name writes the entries of the audit log that name what came in, before it can be used.
+// name writes the audit entries that name the imported tokens and subscriptions, before their use.
 func (im *importer) name() error {
 	ids := slices.Sorted(maps.Keys(im.named))
 	for _, id := range ids {
@@ -591,10 +591,10 @@ func (im *importer) insert(t *tx, table *programTable, r *importRows) error {
 		values := row
 		switch table.name {
 		case "subscriptions", "old_signing_secrets", "idempotency_keys":
-			// In the write, since a key rotation goes on after those that have begun.
+			// In the write, since a key rotation continues after the writes that have begun.
 			values = slices.Clone(row)
 			im.encrypt(table, r, values)
-			if im.moving && table.name == "idempotency_keys" { // that of a part before, whose size is counted
+			if im.moving && table.name == "idempotency_keys" { // the key of an earlier part, whose size is counted
 				const replaced = "DELETE FROM idempotency_keys WHERE token_id = ? AND key = ?"
 				if err := t.Exec(replaced, *r.at(row, "token_id"), *r.at(row, "key")); err != nil {
 					return err
@@ -662,8 +662,8 @@ func (im *importer) queueAlert(t *tx, r *importRows, values []any) error {
 }
 
 // numbered is a table whose rows are in the order of a number, along which a time never
-// decreases. The rows of an import get numbers without a gap, since the times of others are
-// between theirs.
+// decreases. The rows of an import get numbers without a gap, since a row of another program
+// between them would break the order of the times.
 type numbered struct{ table, column, time string }
 
 var numberedTables = []numbered{
@@ -679,10 +679,10 @@ func numberedTable(name string) *numbered {
 	return nil
 }
 
-// reserve adds the last row of a table, so that no other gets the numbers of those before it. It
+// reserve adds the last row of a table, so that other rows cannot get the numbers below it. It
 // returns the last number in the export, 0 if there is none.
 func (im *importer) reserve(table *programTable, of *numbered) (last int64, err error) {
-	reserved := int64(0) // by the parts before
+	reserved := int64(0) // by earlier parts
 	if n := len(im.deliveries); n > 0 && of.table == "deliveries" {
 		reserved = im.deliveries[n-1].last
 	}
@@ -697,7 +697,7 @@ func (im *importer) reserve(table *programTable, of *numbered) (last int64, err 
 		return 0, err
 	}
 	for _, row := range r.all {
-		if err := im.convert(table, r, row); err != nil { // without the base, which is not known yet
+		if err := im.convert(table, r, row); err != nil { // without the base, which is still unknown
 			return 0, err
 		}
 	}
@@ -732,8 +732,8 @@ func (im *importer) reserve(table *programTable, of *numbered) (last int64, err 
 	return last, err
 }
 
-// extend extends the ranges of the parts before to those of their deliveries that this part has.
-// They were open, and may be older than all others.
+// extend extends the ranges of the earlier parts to those of their deliveries that this part
+// contains. They were open, and may be older than all others.
 func (im *importer) extend() error {
 	before := int64(0)
 	for i := range im.deliveries {
@@ -810,7 +810,7 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 		return im.convertProbes(r, row)
 	case "alerts":
 		r.add(row, "incident", im.incidents)
-		*r.at(row, "num") = nil // the next
+		*r.at(row, "num") = nil // the next number
 	}
 	return nil
 }
@@ -852,7 +852,7 @@ func (im *importer) convertProbes(r *importRows, row []any) error {
 	return err
 }
 
-// secretsOf returns the columns of a table with secrets, and what each is bound to.
+// secretsOf returns the columns of a table with secrets, and the associated data of each.
 func secretsOf(table *programTable, r *importRows, row []any) map[string]string {
 	text := func(column string) string { return r.text(row, column) }
 	switch table.name {

@@ -37,7 +37,7 @@ func TestColumnsAreChecked(t *testing.T) {
 	}
 }
 
-// edit executes queries in a copy of an export, which its constraints do not stop.
+// edit executes queries in a copy of an export, without its constraints.
 func edit(t *testing.T, x *ProgramImport, queries ...string) *ProgramImport {
 	t.Helper()
 	c, err := tryEdit(t, x, queries...)
@@ -56,7 +56,7 @@ func tryEdit(t *testing.T, x *ProgramImport, queries ...string) (*ProgramImport,
 	return c, err
 }
 
-// everythingElse describes what a database has of other programs.
+// everythingElse describes the records of other programs in a database.
 func everythingElse(t *testing.T, s *Store, but string) string {
 	t.Helper()
 	var all strings.Builder
@@ -70,7 +70,7 @@ func everythingElse(t *testing.T, s *Store, but string) string {
 			column = "iif(name IN ('commits', 'clock', 'counted'), ?1, '')"
 		case "event_types", "admins", "alert_channels":
 			column = "''"
-		case "deliveries": // an erasure leaves one without a program, which holds the last num
+		case "deliveries": // an erasure leaves one without a program, with the last num
 			column = "iif(program_id = '', ?1, program_id)"
 		}
 		eachValues(t, s, "SELECT * FROM "+table+" WHERE "+column+" IS NOT ?1 ORDER BY 1", []any{but}, func(values []sql.RawBytes) {
@@ -80,8 +80,7 @@ func everythingElse(t *testing.T, s *Store, but string) string {
 	return all.String()
 }
 
-// A file that was made by hand is refused with an error that names what is wrong, before anything of
-// it is written.
+// A handmade file is refused before anything is written, with an error that names the fault.
 func TestForgedExports(t *testing.T) {
 	from, p := exportSource(t)
 	x := exported(t, from, p.id)
@@ -163,15 +162,15 @@ func firstKey[V any](m map[string]V) string {
 	return ""
 }
 
-// firstDelivery returns the stored id of a delivery of a program.
+// firstDelivery returns the stored ID of a delivery of a program.
 func firstDelivery(t *testing.T, s *Store, program string) (id string) {
 	t.Helper()
 	must(t, s.db.Scan(t.Context(), "SELECT id FROM deliveries WHERE program_id = ? LIMIT 1", []any{program}, &id))
 	return id
 }
 
-// Whatever one value of an export is replaced by, no byte of another program changes, and nothing
-// panics. What is accepted can be used and erased like any program.
+// Whatever replaces one value of an export, no byte of another program changes, and nothing
+// panics. An accepted program can be used and erased like any other.
 func TestMutatedExports(t *testing.T) {
 	from, p := exportSource(t)
 	x := exported(t, from, p.id)
@@ -225,8 +224,8 @@ func mutations(t *testing.T, s *Store, other *filledProgram, short, long int) (q
 	return queries[:min(long, len(queries))]
 }
 
-// checkMutated checks what a mutated program has left, and erases it. before describes everything
-// else, and err is why it was refused.
+// checkMutated checks the result of importing a mutated program, and erases it. before describes
+// everything else, and err is why the import was refused.
 func checkMutated(t *testing.T, s *Store, id, before, query string, err error) {
 	t.Helper()
 	if err == nil {
@@ -280,8 +279,8 @@ func checkForms(t *testing.T, s *Store, id, query string) {
 	}
 }
 
-// Whatever one value of a part of a move is replaced by, no byte of another program changes, and
-// what is accepted can be used.
+// Whatever replaces one value of a part of a move, no byte of another program changes, and an
+// accepted program can be used.
 func TestMutatedParts(t *testing.T) {
 	harness.Long(t)
 	m, p := newMove(t)
@@ -349,7 +348,7 @@ func hasRowID(table string) bool {
 		"recovered"}, table)
 }
 
-// readEverything reads what lists and the dispatcher read of a program.
+// readEverything reads all records of a program that lists and the dispatcher read.
 func readEverything(t *testing.T, s *Store, id string) {
 	t.Helper()
 	ctx := t.Context()
@@ -365,8 +364,8 @@ func readEverything(t *testing.T, s *Store, id string) {
 	must(t, errors.Join(errs[:]...))
 }
 
-// A part of a move is checked as a file is: it changes nothing of another program, which may be here
-// already, and the reception can go on.
+// A part of a move is checked like a file: it changes nothing of another program, which may already
+// be here, and the reception can continue.
 func TestForgedParts(t *testing.T) {
 	m, p := newMove(t)
 	other := fillProgram(t, m.to, "other-program")
@@ -399,7 +398,7 @@ func TestForgedParts(t *testing.T) {
 	}
 }
 
-// The audit log names each token and each subscription that came in, before they can be used.
+// The audit log names each imported token and subscription before they can be used.
 func TestImportIsAudited(t *testing.T) {
 	from, p := exportSource(t)
 	s := open(t)

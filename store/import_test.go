@@ -22,7 +22,7 @@ import (
 	"service/webhook"
 )
 
-// otherTables have no records of programs, or follow from those that have.
+// otherTables have no records of programs, or follow from tables that have.
 var otherTables = []string{
 	"settings", "admins", "sessions", "audit", "certificate_files", "certificate_locks", "alert_channels", "alert_sends", "program_states",
 	"program_moves", "imported_ranges", "idempotency_use", "response_use", "event_types", "invitations", "passkeys",
@@ -274,8 +274,8 @@ func checkHidden(t *testing.T, s *Store, p *filledProgram) {
 	}
 }
 
-// checkRanges checks that lists find all records of a time, also those that were imported behind
-// newer ones.
+// checkRanges checks that lists find all records of a time, including those that were imported
+// behind newer ones.
 func checkRanges(t *testing.T, s *Store) {
 	t.Helper()
 	var times []int64
@@ -311,7 +311,7 @@ func checkRanges(t *testing.T, s *Store) {
 	}
 }
 
-// TestImportContinuesAttempts checks that attempts that were in flight count, as interrupted.
+// TestImportContinuesAttempts checks that attempts that were in flight count as interrupted.
 func TestImportContinuesAttempts(t *testing.T) {
 	from := open(t)
 	p := fillProgram(t, from, "moved")
@@ -345,8 +345,8 @@ func TestImportContinuesAttempts(t *testing.T) {
 	before.compare(t, after)
 }
 
-// TestImportContinues interrupts an import after each of its steps. Nothing of it is visible, and
-// it can be repeated, even by another process.
+// TestImportContinues interrupts an import after each of its steps. Nothing of the program is
+// visible, and the import can be repeated, even by another process.
 func TestImportContinues(t *testing.T) {
 	from, p := exportSource(t)
 	before := describeProgram(t, from, p)

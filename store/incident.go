@@ -19,7 +19,7 @@ import (
 type incident struct {
 	num        int64 // 0 if none is open
 	failed     int64 // deliveries that failed permanently since it opened
-	failedFrom int64 // when the oldest event of these was accepted, in Unix milliseconds; 0 if unknown
+	failedFrom int64 // when the oldest of their events was accepted, in Unix milliseconds; 0 if unknown
 	quietAt    int64 // when it closes unless another delivery fails, in wait clock time; 0 if none failed
 	probeLog   string
 
@@ -33,7 +33,7 @@ type incident struct {
 // maxProbeLog is how many of the last probes are kept.
 const maxProbeLog = 10
 
-// note records a completed attempt, which may be a ping.
+// note records a completed attempt, including that of a ping.
 func (in *incident) note(c *Claim, a *webhook.Attempt, now time.Time) error {
 	if a.Error == webhook.ErrorInterrupted || c.Ping && !c.Probe {
 		return nil
@@ -140,7 +140,7 @@ func (t *tx) noteEnded(programID, subscriptionID string, n int64, accepted time.
 	}
 	opens := in.num == 0
 	if opens {
-		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, "" // of an earlier incident
+		in.failed, in.failedFrom, in.quietAt, in.probeLog = 0, 0, 0, "" // left by an earlier incident
 	}
 	now := t.s.clock.Now()
 	in.noteFailed(t.s.clock, now, accepted)

@@ -193,7 +193,7 @@ func TestIncidentCloses(t *testing.T) {
 	})
 }
 
-// Another URL, an activation and a deletion close an incident. Retention removes closed
+// A new URL, an activation and a deletion close an incident. Retention removes closed
 // incidents.
 func TestIncidentEndsWithItsSubscription(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
@@ -234,7 +234,7 @@ func TestIncidentOfAnInterruptedAttempt(t *testing.T) {
 }
 
 // An expired delivery has failed permanently: it opens an incident or counts in the open one.
-// Pings and deliveries of deleted subscriptions do not.
+// Pings and deliveries of deleted subscriptions do neither.
 func TestIncidentOfAnExpiredDelivery(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		other := subscribe(t, w.s, "p", "content_updated")
@@ -293,7 +293,7 @@ func TestRecoveredInAnIncident(t *testing.T) {
 	})
 }
 
-// The timeline contains what was resent: by whom, how many deliveries, and their results.
+// The timeline contains what was resent: by which admin, how many deliveries, and their results.
 func TestTimelineOfResending(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		for range 2 {
@@ -532,8 +532,8 @@ func TestIncidentPlans(t *testing.T) {
 	}
 }
 
-// Events that fail for good although the subscription is not failing are reported once per hour, with
-// their number and the last response. Those of a batch are, once they have failed by themselves.
+// Events that fail permanently although the subscription is not failing are reported once per hour,
+// with their number and the last response. Those of a batch are reported once they have failed alone.
 func TestAlertOfFailedEvents(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		w.policy = webhook.HealthPolicy{}

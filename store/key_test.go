@@ -24,7 +24,7 @@ import (
 	"service/webhook"
 )
 
-// encryptedThings is what a store contains of everything that is encrypted.
+// encryptedThings are the values of a store that are encrypted.
 type encryptedThings struct {
 	program, header string
 	subs            []webhook.Subscription
@@ -245,7 +245,7 @@ func TestRotateKey(t *testing.T) {
 }
 
 // After a rotation, neither the database nor its WAL contains anything that the old key encrypted:
-// neither what was re-encrypted, nor what was replaced or removed before, however long it was.
+// neither re-encrypted values, nor values replaced or removed before, however long.
 func TestRotateKeyOverwrites(t *testing.T) {
 	for _, withReplica := range []bool{false, true} {
 		t.Run(fmt.Sprint("replica=", withReplica), func(t *testing.T) {
@@ -406,7 +406,7 @@ func TestRotateKeyInterrupted(t *testing.T) {
 
 // rotateInterrupted starts a rotation that is interrupted at a step, and finishes it by another
 // rotation if again, else by the next start. It returns whether the rotation was complete
-// before that step, and how many keys the file had then.
+// before that step, and how many keys the file contained then.
 func rotateInterrupted(t *testing.T, at int, again bool) (done bool, keys int) {
 	dir := memoryDir(t)
 	path := filepath.Join(dir, "secret.key")
@@ -509,7 +509,7 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	subs := f.subs
-	// A read that stalls for several rotations may find its key gone, so each reader reads
+	// A read that stalls for several rotations may find its key removed, so each reader reads
 	// between two of them.
 	reads := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
 	for _, read := range reads {
@@ -562,7 +562,7 @@ func TestRotateKeyWhileRunning(t *testing.T) {
 	f.check(t, s)
 }
 
-// A rotation with a key file that the service cannot write.
+// A rotation with a key file that is not writable.
 func TestRotateKeyReadOnly(t *testing.T) {
 	// The name is so long that a temporary file with a suffix cannot be created: not even
 	// root can replace this file.

@@ -25,9 +25,8 @@ func (s Replica) WrittenGeneration(ctx context.Context) (generation int64, err e
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// Generation returns the lease generation under which the data was last written, 0 for
-// none, for [replica.Lease.Acquire]. Data that was just restored is the newest and returns
-// [datadir.NewestData].
+// Generation returns the lease generation under which the data was last written, 0 for none, for
+// [replica.Lease.Acquire]. For data that was just restored, it returns [datadir.NewestData].
 func (s Replica) Generation(ctx context.Context) (generation int64, err error) {
 	err = s.writer.do(func(t *tx) error {
 		var text []byte
@@ -59,7 +58,7 @@ type Lease struct {
 }
 
 // Fence makes the store depend on a lease of the given generation: while the lease is not
-// valid, every write fails, so nothing is accepted and no attempt is counted. It is called
+// valid, every write fails, so nothing is accepted and no attempt is counted. Call Fence
 // once, before anything is accepted or sent.
 func (s Replica) Fence(generation int64, l Lease) error { return s.fence(generation, l) }
 

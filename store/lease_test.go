@@ -44,7 +44,7 @@ func TestFence(t *testing.T) {
 		t.Errorf("acknowledge with the lease: %v", err)
 	}
 	valid.Store(false)
-	// An earlier commit must no longer be acknowledged.
+	// A commit from before must no longer be acknowledged.
 	wantCode(t, s.Replica().Acknowledge(t.Context()), webhook.CodeUnavailable)
 	if s.Replica().Acknowledged(s.LastCommit()) {
 		t.Error("a commit is acknowledged without the lease")

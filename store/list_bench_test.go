@@ -13,10 +13,10 @@ import (
 
 var listRows = flag.Int("list.rows", 0, "deliveries in the largest list of BenchmarkList; 0: 1,000,000, or 10,000 with -short")
 
-// BenchmarkList measures one page, by the number of deliveries in the list, on which the time
+// BenchmarkList measures one page for different numbers of deliveries in the list, on which the time
 // must not depend:
 //
-//	go test ./store -run '^$' -bench List
+// go test ./store -run '^$' -bench List
 func BenchmarkList(b *testing.B) {
 	sizes := []int{10_000, 1_000_000}
 	if testing.Short() {

@@ -32,7 +32,7 @@ const (
 )
 
 // metrics are the store's counters and histograms, described in docs/metrics.md. They start at
-// zero with every Open. Counting costs writes neither a lock nor an allocation.
+// zero with every Open. Counting takes no lock and allocates nothing in a write.
 type metrics struct {
 	accepted  *prometheus.CounterVec
 	programs  map[string]prometheus.Counter                // accepted by program; owned by the leader of the writer
@@ -134,8 +134,8 @@ func (m *metrics) end(step webhook.Step) {
 	}
 }
 
-// summarize sets the fields of y that are metrics. It reads them through a registry of its own,
-// as the server does.
+// summarize sets the fields of y that are metrics. It reads them through its own registry, as
+// the server does.
 func (m *metrics) summarize(y *System) error {
 	registry := prometheus.NewRegistry()
 	for _, c := range []prometheus.Collector{m.commits, m.writes, m.failures} {
@@ -341,7 +341,7 @@ const (
 
 // FirstWanted returns the seq of the oldest event in a program's log after one seq, up to
 // newest, and within one of the spans, and when it was accepted; 0 if there is none. It costs
-// an index lookup for each span.
+// one index lookup per span.
 func (s Queues) FirstWanted(ctx context.Context, programID string, spans []Interest, after,
 	newest int64) (first int64, accepted time.Time, err error) {
 	for i := range spans {

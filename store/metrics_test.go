@@ -127,8 +127,8 @@ func TestMetricsOfFailedWrites(t *testing.T) {
 	wantMetrics(t, registry, `webhooks_events_accepted_total{program="p"} 2`, `webhooks_commit_failures_total 1`)
 }
 
-// If the store cannot be read in time, a scrape lacks only what it reads, and takes a bounded
-// time.
+// If the store cannot be read in time, a scrape lacks only the metrics that it reads there,
+// and takes a bounded time.
 func TestMetricsOfBusyStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, registry := openMeasured(t)

@@ -104,7 +104,7 @@ func TestTotalsStopCounting(t *testing.T) {
 	}
 }
 
-// Events are counted from a time on, without reading those before it.
+// Events are counted from a time on, without reading older ones.
 func TestArrived(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		program(t, s, "p")

@@ -47,7 +47,7 @@ func scanProgram(scan func(...any) error) (p webhook.Program, err error) {
 	return p, err
 }
 
-// List returns all programs, ordered by id.
+// List returns all programs, ordered by ID.
 func (s Programs) List(ctx context.Context) (all []webhook.Program, err error) {
 	err = s.db.Each(ctx, "SELECT "+programColumns+" FROM programs ORDER BY id", nil, func(scan func(...any) error) error {
 		p, err := scanProgram(scan)
@@ -84,8 +84,8 @@ func (s Programs) MaxInFlight(ctx context.Context, id string) (limit int, err er
 	return limit, sqlite.NoRows(err, nil)
 }
 
-// AllMaxInFlight returns MaxInFlight of all programs that have one. unreadable is why those of others
-// are missing, nil if none is.
+// AllMaxInFlight returns MaxInFlight of all programs that have one. unreadable is why the limits of
+// some programs are missing, nil if none is.
 func (s Programs) AllMaxInFlight(ctx context.Context) (limits map[string]int, unreadable, err error) {
 	limits = make(map[string]int)
 	err = s.db.Each(ctx, "SELECT id, max_in_flight FROM programs WHERE max_in_flight IS NOT NULL", nil, func(scan func(...any) error) error {
@@ -167,7 +167,7 @@ func (s Programs) Page(ctx context.Context, q *webhook.ListQuery) (programs []we
 	return s.page(ctx, q, list.Binds{"unlisted": sqlite.JSON(s.programStates.in(phaseImporting))})
 }
 
-// page reads a page of programs. b has values besides those of q.
+// page reads a page of programs. b contains values in addition to those of q.
 func (s Programs) page(ctx context.Context, q *webhook.ListQuery, b list.Binds) (programs []webhook.Program, total int, err error) {
 	maps.Copy(b, list.BindsOf(q))
 	b["failing"] = sqlite.JSON(list.Truths(q.Filters["failing"]))
@@ -199,8 +199,8 @@ var (
 	selectPrograms = list.Statement{}.With("SELECT " + programColumns + listedPrograms)
 )
 
-// The statistics of the programs whose ids are a JSON array: each row has the id and four
-// numbers.
+// The statistics of the programs whose IDs are a JSON array: each row contains the ID and
+// four numbers.
 const (
 	countProgramSubscriptions = `SELECT s.program_id, count(*), sum(s.active), sum(s.status = 'failing'), sum(s.status = 'disabled')
 		FROM json_each(?1) i CROSS JOIN subscriptions s INDEXED BY subscriptions_by_program
@@ -217,8 +217,8 @@ const (
 		WHERE t.program_id = i.value AND t.subscription_id = '' AND t.span = ?2 AND t.at >= ?3 GROUP BY i.key`
 )
 
-// Statistics returns the statistics of programs, with the same number of queries for one as for
-// a hundred.
+// Statistics returns the statistics of programs, with the same number of queries for one program
+// as for a hundred.
 func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*webhook.ProgramStatistics, error) {
 	now := s.clock.Now()
 	from := now.Truncate(record.StatHour).Add(-23 * record.StatHour)
@@ -226,7 +226,7 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 	for _, id := range ids {
 		all[id] = new(webhook.ProgramStatistics)
 	}
-	// Memory first, see [Figures.Stats].
+	// Memory before the database, see [Figures.Stats].
 	s.stats.Each(func(key pending.Key, stat *webhook.Stat) {
 		if p := all[key.ProgramID]; p != nil && key.SubscriptionID == "" && key.At(record.StatHour) >= from.UnixMilli() {
 			p.Attempts.Success += stat.Success
@@ -272,8 +272,8 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 	})
 }
 
-// programCache caches programs by id. Only this process changes programs, so a change drops
-// the one that it changes.
+// programCache caches programs by ID. Only this process changes programs, so a change drops
+// the changed program.
 type programCache struct {
 	mu         sync.RWMutex
 	programs   map[string]*webhook.Program // the programs are read-only
@@ -289,7 +289,7 @@ func (c *programCache) get(id string) (*webhook.Program, int) {
 	return c.programs[id], c.generation
 }
 
-// put caches a program that was read in a generation, unless one was forgotten since.
+// put caches a program that was read in a generation, unless a program was dropped since.
 func (c *programCache) put(p *webhook.Program, generation int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ type filledProgram struct {
 	id            string
 	subscriptions []webhook.Subscription
 	secrets       map[string]webhook.SigningSecret // current ones by subscription
-	tokens        map[string]string                // secrets by token id
+	tokens        map[string]string                // secrets by token ID
 	events        []webhook.Event
 }
 
@@ -136,7 +136,7 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 	}
 }
 
-// rest adds redeliveries, replays, bulk runs and what only retention writes.
+// rest adds redeliveries, replays, bulk runs and the records that only retention writes.
 func (p *filledProgram) rest(t *testing.T, s *Store) {
 	t.Helper()
 	must(t, s.writer.do(func(t *tx) error { return t.Exec(schema.BeginEpochs, p.id) }))

@@ -19,7 +19,7 @@ type storedMove struct {
 // MoveTarget is the installation that a program moves to.
 type MoveTarget struct {
 	URL   string // base URL
-	CA    string // certificates in PEM that verify it; "" for those of the system
+	CA    string // certificates in PEM that verify it; "" for the system's
 	Token string // platform token; secret
 }
 
@@ -31,8 +31,8 @@ type OutgoingMove struct {
 	Unusable  error  // why there is no Token, nil if there is one
 }
 
-// Move returns the move because of which a program cannot be used here, nil if there is none. It
-// only reads memory.
+// Move returns the move that prevents the use of a program here, nil if there is none. It only
+// reads memory.
 func (s Programs) Move(programID string) *webhook.ProgramMove {
 	return s.programStates.of(programID).move()
 }
@@ -107,7 +107,7 @@ func (w MoveWrites) Renew(programID, moveID string, to *MoveTarget) (renewed boo
 		s.keys.Encrypt([]byte(to.Token), moveTokenPlace(programID)), programID), s.setProgramState(w.t, programID, state))
 }
 
-// AbortedMove returns the id of the last move that [MoveWrites.Abort] ended, "" if the program has
+// AbortedMove returns the ID of the last move that [MoveWrites.Abort] ended, "" if the program has
 // moved since or never.
 func (s Programs) AbortedMove(ctx context.Context, programID string) (id string, err error) {
 	const query = "SELECT id FROM program_moves m WHERE program_id = ? AND direction = 'out' " +
@@ -115,8 +115,8 @@ func (s Programs) AbortedMove(ctx context.Context, programID string) (id string,
 	return id, sqlite.NoRows(s.db.Scan(ctx, query, []any{programID}, &id), nil)
 }
 
-// Complete records that the target has the program. It is never active here again, except
-// after a move back.
+// Complete records that the target has received the program. It is never active here again,
+// except after a move back.
 func (w MoveWrites) Complete(programID, moveID string) error {
 	state, err := w.outgoing(programID, moveID, phaseMoving)
 	if err != nil {
@@ -140,8 +140,7 @@ func (w MoveWrites) Activated(programID, moveID string) error {
 	return errors.Join(w.t.Exec(update, now.UnixMilli(), programID), w.t.s.setProgramState(w.t, programID, state))
 }
 
-// outgoing returns the state of a program that is in a move, in one of some phases, or a
-// *webhook.Error.
+// outgoing returns the state of a program whose move is in one of some phases, or a *webhook.Error.
 func (w MoveWrites) outgoing(programID, moveID string, some ...phase) (programState, error) {
 	state := w.t.state(programID)
 	if !slices.Contains(some, state.phase) || state.out.id != moveID {
@@ -151,7 +150,7 @@ func (w MoveWrites) outgoing(programID, moveID string, some ...phase) (programSt
 }
 
 // OutgoingMoves returns the moves that this installation has not completed: the target may not
-// be active yet. One whose token cannot be decrypted is Unusable.
+// be active yet. A move whose token cannot be decrypted has Unusable set.
 func (s Programs) OutgoingMoves(ctx context.Context) (all []OutgoingMove, err error) {
 	for _, id := range s.programStates.in(phaseMoving, phaseMoved) {
 		m := s.Move(id)

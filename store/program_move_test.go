@@ -8,7 +8,7 @@ import (
 	"service/webhook"
 )
 
-// moveParts has the two installations of a move.
+// moveParts contains the two installations of a move.
 type moveParts struct {
 	id       string // of the move
 	from, to *Store
@@ -25,7 +25,7 @@ func (m *moveParts) first(t *testing.T) (*MoveExport, *Reception) {
 	return x, r
 }
 
-// changes transfers what has changed since the part before.
+// changes transfers the rows that have changed since the previous part.
 func (m *moveParts) changes(t *testing.T, x *MoveExport, r *Reception) {
 	t.Helper()
 	part, err := x.Changes(t.Context())
@@ -84,7 +84,7 @@ func TestMove(t *testing.T) {
 
 	x, r := m.first(t)
 	checkHidden(t, to, p)
-	// The program goes on.
+	// The program continues.
 	for _, sub := range p.subscriptions[:2] {
 		m.changes(t, x, r)
 		publish(t, from, p.id, "content_updated")
@@ -122,7 +122,7 @@ func TestMove(t *testing.T) {
 		t.Errorf("the log continues with seq %d", next[0].Seq)
 	}
 
-	// The source keeps tokens, which requests that it forwards have.
+	// The source keeps tokens, which the requests it forwards carry.
 	checkMoving(t, from, p, webhook.ProgramMoved, true)
 	must(t, from.eraseAll(t.Context(), false))
 	checkMoving(t, from, p, webhook.ProgramMoved, true)
@@ -174,8 +174,8 @@ func checkMoving(t *testing.T, s *Store, p *filledProgram, status string, forwar
 	}
 }
 
-// TestMoveAlerts moves a program with an alert that waits. The target sends it, once it is active,
-// to its own --alert-url and channels.
+// TestMoveAlerts moves a program with an unsent alert. The target sends it, once the program is
+// active, to its own --alert-url and channels.
 func TestMoveAlerts(t *testing.T) {
 	from, p := exportSource(t)
 	must(t, from.writer.do(func(t *tx) error {

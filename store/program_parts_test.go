@@ -24,7 +24,7 @@ func newMove(t *testing.T) (*moveParts, *filledProgram) {
 }
 
 // TestMoveTrimmed trims the responses of a subscription at the source after the first part has
-// them. The target trims them too.
+// copied them. The target trims them as well.
 func TestMoveTrimmed(t *testing.T) {
 	m, p := newMove(t)
 	sub := p.subscriptions[0].ID
@@ -86,8 +86,8 @@ func TestMoveGone(t *testing.T) {
 	}
 }
 
-// TestMoveReplaced erases a program after the first part and creates another with its id: neither
-// changes nor the rest of it can be exported.
+// TestMoveReplaced erases a program after the first part and creates another with its ID: neither
+// changes nor the rest can be exported.
 func TestMoveReplaced(t *testing.T) {
 	m, p := newMove(t)
 	x, r := m.first(t)
@@ -112,7 +112,7 @@ func TestMoveReplaced(t *testing.T) {
 }
 
 // TestMoveKeyReplaced sends a key of a token in the first part, and the response of a later request
-// with this key in the next. What the keys of the token use stays exact.
+// with this key in the next. The space that the token's keys use is counted exactly.
 func TestMoveKeyReplaced(t *testing.T) {
 	m, p := newMove(t)
 	x, r := m.first(t)
@@ -168,7 +168,7 @@ func TestReceiveWaits(t *testing.T) {
 }
 
 // TestMoveStats moves a program with the statistics of a day. The part that is sent while the
-// program is frozen has only those that may still change.
+// program is frozen contains only those that may still change.
 func TestMoveStats(t *testing.T) {
 	m, p := newMove(t)
 	sub := p.subscriptions[0].ID
@@ -210,14 +210,14 @@ func TestMoveStats(t *testing.T) {
 	if got := stats(m.to); got != before {
 		t.Errorf("the target has %+v, want %+v", got, before)
 	}
-	// The source may have pruned responses that the target has.
+	// The source may have pruned responses that the target keeps.
 	if _, due := m.to.housekeeping.prune[p.id]; !due {
 		t.Error("the responses of the program are not due for pruning")
 	}
 }
 
 // TestForgottenAlerts removes a subscription after its retention, but before its alerts are due for
-// removal, because an import stored them late. Its alerts go with it.
+// removal, because an import stored them late. Its alerts are removed with it.
 func TestForgottenAlerts(t *testing.T) {
 	m, p := newMove(t)
 	sub := p.subscriptions[3].ID

@@ -20,7 +20,7 @@ import (
 // adds them again.
 var upsertKeys = map[string]string{"programs": "id", "subscriptions": "id", "tokens": "id"}
 
-// upsert returns the clause that replaces a row of the same program that is there.
+// upsert returns the clause that replaces a row of the same program that is already here.
 func (p *programTable) upsert(names []string) string {
 	key, ok := upsertKeys[p.name]
 	if !ok {
@@ -39,7 +39,7 @@ func (p *programTable) upsert(names []string) string {
 	return clause
 }
 
-// Reception adds a program that moves here, in parts. Retention waits until it ends, so the
+// Reception adds a program that moves here, in parts. Retention waits for its end, so the
 // caller must call Close soon.
 type Reception struct {
 	s      Programs
@@ -50,13 +50,13 @@ type Reception struct {
 }
 
 // Receive adds the first part of a program. It waits for a retention run. The error is a
-// *webhook.Error if the program is here, unless it has moved away and is active elsewhere.
+// *webhook.Error if the program exists here, unless it has moved away and is active elsewhere.
 func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) (*Reception, error) {
 	db, err := s.openExport(ctx, x)
 	if err != nil {
 		return nil, err
 	}
-	defer db.Close() // it was only read
+	defer db.Close() // the export was only read
 	r := &Reception{s: s, moveID: moveID, im: s.importer(ctx, x)}
 	r.im.moving, r.im.steps.pace = true, movePace
 	if err := r.im.open(db, x); err != nil {
@@ -81,7 +81,7 @@ func (s Programs) openExport(ctx context.Context, x *ProgramImport) (*sql.DB, er
 
 func (r *Reception) first(ctx context.Context) error {
 	s, im := r.s, r.im
-	// What an earlier move or import left.
+	// Leftovers of an earlier move or import.
 	if err := s.eraseAll(ctx, true); err != nil {
 		return err
 	}
@@ -117,8 +117,8 @@ func (r *Reception) begin() error {
 	})
 }
 
-// Add adds a part between the first and the rest, while the program is used. A part that comes twice
-// in a row, because its sender got no response, is added once.
+// Add adds a part between the first and the rest, while the program is in use. A part that is sent
+// twice in a row, because its sender got no response, is added once.
 func (r *Reception) Add(ctx context.Context, x *ProgramImport) error {
 	digest, err := digestOf(x.Path)
 	if err != nil || digest == r.added {
@@ -176,8 +176,8 @@ func (r *Reception) add(ctx context.Context, x *ProgramImport) (err error) {
 	return im.count()
 }
 
-// Complete adds the rest of the program, without pauses because the program is frozen. After it,
-// the program is complete here but not active. The last write also runs the functions.
+// Complete adds the rest of the program, without pauses because the program is frozen. After
+// that, the program is complete here but not active. The last write runs the functions.
 func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (Imported, error) {
 	im := r.im
 	im.steps.pace = frozenPace
@@ -213,15 +213,15 @@ func (r *Reception) arrive(w Write) error {
 }
 
 // AbortedArrival is the audit entry about a move to this installation that ended before the program
-// was active. by has the actor.
+// was active. by contains the actor.
 func AbortedArrival(by webhook.AuditEntry, programID, moveID string) webhook.AuditEntry {
 	by.Action, by.ProgramID, by.SubjectID = webhook.ActionProgramMoveAbort, programID, programID
 	by.Detail = "move " + moveID + " to this installation"
 	return by
 }
 
-// Close ends the reception. Unless the program has arrived, what was added is erased, and the audit
-// log says so.
+// Close ends the reception. Unless the program has arrived, the added records are erased, and the
+// audit log records that.
 func (r *Reception) Close() (err error) {
 	defer r.s.sweeping.Unlock()
 	id := r.im.programID
@@ -241,8 +241,8 @@ func (r *Reception) Close() (err error) {
 	return said
 }
 
-// Activate makes a program that has arrived active. Repeated, it changes nothing and returns
-// false. The error is a *webhook.Error if it has not arrived with this move.
+// Activate makes an arrived program active. Repeated, it changes nothing and returns false.
+// The error is a *webhook.Error if it has not arrived with this move.
 func (w MoveWrites) Activate(programID, moveID string) (activated bool, err error) {
 	s, t := w.t.s, w.t
 	if state := t.state(programID); state.phase != phaseArriving || state.in != moveID {
@@ -258,15 +258,15 @@ func (w MoveWrites) Activate(programID, moveID string) (activated bool, err erro
 	delete(t.w.heads, programID)
 	t.w.forgetFailures()
 	t.alertQueued()
-	t.AfterCommit(func() { s.housekeeping.pruneProgram(programID) }) // the source may have pruned responses that are here
+	t.AfterCommit(func() { s.housekeeping.pruneProgram(programID) }) // the source may have pruned responses that are kept here
 	return true, errors.Join(
 		t.Exec("DELETE FROM program_moves WHERE program_id = ? AND direction = 'out'", programID),
 		t.Exec("UPDATE program_moves SET activated_at = ? WHERE program_id = ? AND direction = 'in'", s.clock.Now().UnixMilli(), programID),
 		s.setProgramState(t, programID, programState{}), t.notifyQueues(programID))
 }
 
-// Abandon removes what has arrived with a move that is not active, in the background. It
-// returns false if there is nothing.
+// Abandon removes the records that have arrived with a move that is not active, in the
+// background. It returns false if there are none.
 func (w MoveWrites) Abandon(programID, moveID string) (abandoned bool, err error) {
 	s, t := w.t.s, w.t
 	state := t.state(programID)

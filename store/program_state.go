@@ -36,7 +36,7 @@ import (
 type phase uint8
 
 const (
-	phaseActive phase = iota // also programs that do not exist
+	phaseActive phase = iota // including programs that do not exist
 	phaseErasing
 	phaseImporting
 	phaseMoving
@@ -50,9 +50,9 @@ const (
 // phaseRules are what a phase allows.
 type phaseRules struct {
 	stored string  // the column state
-	next   []phase // those that can follow
-	closed string  // why the program cannot be used, with URL for that of out; its records are not found
-	retry  bool    // requests are to be repeated soon, those for records too
+	next   []phase // the phases that can follow
+	closed string  // why the program cannot be used, with URL for the URL of out; its records are not found
+	retry  bool    // requests should be repeated soon, even those for records
 }
 
 var phases = [...]phaseRules{
@@ -71,17 +71,17 @@ var phases = [...]phaseRules{
 
 const hasMoved = "has moved to URL. Send the request there."
 
-// programState is the phase of a program and what belongs to it.
+// programState is the phase of a program and the data of the phase.
 type programState struct {
 	phase phase
 	at    time.Time
-	// out is the last move to another installation. A program that has moved before has it also
+	// out is the last move to another installation. A program that has moved before keeps it
 	// while it arrives again.
 	out storedMove
-	in  string // id of the move, only in phaseArriving
+	in  string // ID of the move, only in phaseArriving
 }
 
-// use returns the *webhook.Error of a request that needs a record of a program, or the program
+// use returns the *webhook.Error for a request that needs a record of a program, or the program
 // itself if record is empty; nil if it can be used.
 func (p programState) use(programID, record string) error {
 	rule := &phases[p.phase]
@@ -96,7 +96,7 @@ func (p programState) use(programID, record string) error {
 	return webhook.NewError(webhook.CodeConflict, "The program "+programID+" "+strings.Replace(rule.closed, "URL", p.out.url, 1))
 }
 
-// use is the rule whether a program, or a record of it, can be used: see [programState.use].
+// use decides whether a program, or a record of it, can be used: see [programState.use].
 func (s *core) use(programID, record string) error {
 	return s.programStates.of(programID).use(programID, record)
 }
@@ -134,7 +134,7 @@ func (p programState) move() *webhook.ProgramMove {
 }
 
 // programStates are the states of the programs that are not active, a copy of the table
-// program_states. There are few, and usually none. The leader of the writer replaces the map
+// program_states. They are few, and usually none. The leader of the writer replaces the map
 // after a commit.
 type programStates struct {
 	current atomic.Pointer[map[string]programState]
@@ -160,7 +160,7 @@ func (p *programStates) describe(program *webhook.Program) {
 	program.Move = state.move()
 }
 
-// in returns the ids of the programs in some phases, sorted.
+// in returns the IDs of the programs in some phases, sorted.
 func (p *programStates) in(some ...phase) (ids []string) {
 	if all := p.current.Load(); all != nil {
 		for id, state := range *all {
@@ -216,8 +216,8 @@ func (s *core) openProgramStates(ctx context.Context) error {
 	})
 }
 
-// setProgramState stores the state of a program, and wakes the housekeeping that a state gives
-// work or takes it from. The phase must be one that can follow.
+// setProgramState stores the state of a program, and wakes the housekeeping whose work depends
+// on it. The phase must be one that can follow.
 func (s *core) setProgramState(t *tx, programID string, state programState) error {
 	before := t.state(programID).phase
 	if state.phase != before && !slices.Contains(phases[before].next, state.phase) {
@@ -227,7 +227,7 @@ func (s *core) setProgramState(t *tx, programID string, state programState) erro
 	t.AfterCommit(func() {
 		s.programStates.set(programID, state)
 		s.tokens.clear()
-		s.housekeeping.wakeAll() // after set: what is woken reads the states
+		s.housekeeping.wakeAll() // after set: the woken housekeeping reads the states
 	})
 	t.programChanged(programID)
 	if state.phase == phaseActive {

@@ -18,11 +18,11 @@ const (
 	conflict = string(webhook.CodeConflict)
 	retry    = string(webhook.CodeUnavailable)
 	invalid  = string(webhook.CodeUnauthenticated)
-	nothing  = "nothing" // the list or queue has nothing of it
+	nothing  = "nothing" // the list or queue contains none of its records
 )
 
-// TestPhases checks what each phase of a program allows: every operation of a kind answers alike,
-// in this process and in the next.
+// TestPhases checks what each phase of a program allows: every operation of a kind gives the same
+// answer, in this process and in the next.
 func TestPhases(t *testing.T) {
 	for _, tt := range []struct {
 		phase phase
@@ -127,7 +127,7 @@ type programOperation struct {
 	do   func() error
 }
 
-// programOperations returns operations on a program, by name. Those that write undo it.
+// programOperations returns operations on a program, by name. Writes among them are rolled back.
 func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]programOperation {
 	t.Helper()
 	ctx, sub := t.Context(), p.subscriptions[0]
@@ -209,7 +209,7 @@ func programOperations(t *testing.T, s *Store, p *filledProgram) map[string]prog
 	return all
 }
 
-// listOperations passes operations that have nothing of a closed program to show.
+// listOperations passes to show the operations whose result is empty for a closed program.
 func listOperations(t *testing.T, s *Store, subscriptionID string, show func(name string, do func() (int, error))) {
 	t.Helper()
 	ctx := t.Context()
@@ -242,8 +242,8 @@ func listOperations(t *testing.T, s *Store, subscriptionID string, show func(nam
 	})
 }
 
-// TestPhaseTransitions checks that a program can only enter a phase that follows its own, and that
-// the state that an earlier write of the same commit gave it counts.
+// TestPhaseTransitions checks that a program can only enter a phase that follows its own, including
+// one set by an earlier write of the same commit.
 func TestPhaseTransitions(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

@@ -32,7 +32,7 @@ func (s Programs) Lookup(ctx context.Context, id string) (*webhook.Program, erro
 	return &found, nil
 }
 
-// Exists reports whether there is a program with an id.
+// Exists reports whether there is a program with an ID.
 func (s Programs) Exists(ctx context.Context, id string) (exists bool, err error) {
 	err = s.db.Scan(ctx, "SELECT EXISTS (SELECT 1 FROM programs WHERE id = ?)", []any{id}, &exists)
 	return exists, err
@@ -40,7 +40,7 @@ func (s Programs) Exists(ctx context.Context, id string) (exists bool, err error
 
 const selectVisibleProgramIDs = "SELECT id FROM programs WHERE id" + list.CanBeUsed + " ORDER BY id LIMIT ?"
 
-// IDs returns the ids of at most limit programs in ascending order.
+// IDs returns the IDs of at most limit programs in ascending order.
 func (s Programs) IDs(ctx context.Context, limit int) ([]string, error) {
 	if limit < 1 {
 		return nil, errors.New("store: limit must be at least 1")

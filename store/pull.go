@@ -38,8 +38,8 @@ func (s Events) Pull(ctx context.Context, programID string, sub *webhook.Subscri
 	return p, err
 }
 
-// Await returns a waiter for events that [Events.Pull] would return, and for changes because of which
-// the request of a token must be checked again. The caller must call its Close.
+// Await returns a waiter for events that [Events.Pull] would return, and for changes after which a
+// token's request must be checked again. The caller must call its Close.
 func (s Events) Await(programID, tokenID string, sub *webhook.Subscription, q *webhook.ListQuery) *Waiter {
 	keys := []watch.EventKey{watch.ProgramKey(programID), watch.RecordKey(tokenID)}
 	names := q.Filters["name"]
@@ -55,7 +55,7 @@ func (s Events) Await(programID, tokenID string, sub *webhook.Subscription, q *w
 	return s.watchers.Await(keys...)
 }
 
-// pulled remembers up to which seq the replica has the logs that are pulled.
+// pulled caches, per pulled log, the seq up to which the replica contains it.
 type pulled struct {
 	mu    sync.Mutex
 	heads map[string]int64

@@ -37,7 +37,7 @@ func wantSeqs(t *testing.T, what string, got []int64, want ...int64) {
 	}
 }
 
-// A pull selects by the names and filters of today, and reads a bounded number of events per page.
+// A pull selects by the current names and filters, and reads a bounded number of events per page.
 func TestPullSelects(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -46,7 +46,7 @@ func TestPullSelects(t *testing.T) {
 	s.lists.Limits.CostlyScan = 10
 	var all []string
 	for range 35 {
-		all = append(all, "content_updated") // content_id 7, which the filter does not pass
+		all = append(all, "content_updated") // content_id 7, which the filter excludes
 	}
 	publish(t, s, "p", all...)
 	p, err := s.Events().Pull(t.Context(), "p", &sub, withCursor(query(t, webhook.SubscriptionLog, ""), start))
@@ -74,7 +74,7 @@ func withCursor(q *webhook.ListQuery, cursor string) *webhook.ListQuery {
 	return q
 }
 
-// A page tells that retention has removed events after the cursor, even of other names, once.
+// A page reports once that retention has removed events after the cursor, even of other names.
 func TestPullTruncated(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -107,8 +107,8 @@ func TestPullTruncated(t *testing.T) {
 	}
 }
 
-// After a restore, a cursor beyond the restored log continues where that ends, although the seqs are
-// given out again.
+// After a restore, a cursor beyond the restored log continues at the end of that log, although its
+// seqs are assigned again.
 func TestPullAfterRestore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s, err := Open(t.Context(), Config{Dir: dir})
@@ -142,7 +142,7 @@ func TestPullAfterRestore(t *testing.T) {
 	wantSeqs(t, "at the end", got)
 }
 
-// A cursor stays valid in an imported program, which begins an epoch, and only there.
+// A cursor stays valid in an imported program, which starts an epoch, and only there.
 func TestPullAfterImport(t *testing.T) {
 	from, p := exportSource(t)
 	sub := &p.subscriptions[0]

@@ -26,8 +26,8 @@ import (
 // ErrStale reports that the subscription has changed since its queue was read: read it again.
 var ErrStale = errors.New("store: the queue is stale")
 
-// Queue is a copy of the stored state of a subscription queue: what the dispatcher needs to
-// form and send its deliveries. [Store.Watch] reports changes.
+// Queue is a copy of the stored state of a subscription queue: the data with which the
+// dispatcher forms and sends its deliveries. [Store.Watch] reports changes.
 type Queue struct {
 	SubscriptionID string
 	ProgramID      string
@@ -55,15 +55,15 @@ type Queue struct {
 
 	Cursor    int64      // every event up to it is in a delivery or did not match
 	Seen      int64      // no event after Cursor up to it matches; advanced while reading
-	Interests []Interest // the ranges of the log that the subscription asked for
+	Interests []Interest // the ranges of the log that the subscription selects
 	Wanted    int64      // the newest seq that may match; nothing waits unless it is after Seen
 	NextDue   time.Time  // when the next queued or retryable delivery is due; monotonic, zero for none
 	NextPing  time.Time  // the same for pings
 	Replaying bool       // a replay is running
 	Splitting bool       // a split is open
 
-	// Unusable is why the record cannot be used, for example a secret that no key
-	// decrypts. Then only SubscriptionID is set. [Queues.All] sets it.
+	// Unusable is why the record cannot be used, for example a secret that no key decrypts. In
+	// that case only SubscriptionID is set. [Queues.All] sets it.
 	Unusable error
 }
 
@@ -71,10 +71,10 @@ type Queue struct {
 type Interest struct {
 	Name         string
 	After, Until int64                // Until is math.MaxInt64 while the range is open
-	Filter       *webhook.EventFilter // nil for all of them
+	Filter       *webhook.EventFilter // nil for all events of the range
 }
 
-// Interest returns the interest in an event, nil if the subscription did not ask for it.
+// Interest returns the interest in an event, nil if the subscription does not select it.
 func (q *Queue) Interest(name string, seq int64) *Interest {
 	for i := range q.Interests {
 		in := &q.Interests[i]
@@ -214,10 +214,10 @@ func (s Queues) scanQueue(scan func(...any) error) (*Queue, error) {
 	return q, err
 }
 
-// fillQueues reads what is in neither the subscriptions' nor the deliveries' rows, with one query
-// for all queues, so that startup stays fast with very many. The condition which must select the
-// rows of these queues in the other tables. Subscriptions created or deleted since their rows
-// were read are ignored.
+// fillQueues reads the data that is in neither the subscriptions' nor the deliveries' rows, with
+// one query for all queues, so that startup stays fast with very many. The condition which must
+// select the rows of these queues in the other tables. Subscriptions created or deleted since
+// their rows were read are ignored.
 func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which string, args ...any) error {
 	if err := s.fillInterests(ctx, queues, which, args); err != nil {
 		return err
@@ -282,7 +282,7 @@ func (s Queues) fillInterests(ctx context.Context, queues map[string]*Queue, whi
 		})
 }
 
-// fillWanted reads the newest event of each name that the queues ask for.
+// fillWanted reads the newest event of each name that the queues select.
 func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error {
 	newest := make(map[watch.EventKey]int64)
 	for _, q := range queues {
@@ -297,7 +297,7 @@ func (s Queues) fillWanted(ctx context.Context, queues map[string]*Queue) error 
 				}
 				newest[key] = seq
 			}
-			// In a closed range there may be no such event; reading finds out.
+			// A closed range may have no such event; reading it shows that.
 			if seq = min(seq, in.Until); seq > in.After {
 				q.Wanted = max(q.Wanted, seq)
 			}
@@ -351,7 +351,7 @@ func (s Queues) nextDue(ctx context.Context, query, subscriptionID string) (time
 // logRun is a part of the log that one delivery can carry.
 type logRun struct {
 	To     int64         // the log was read up to this seq
-	Seqs   []int64       // the events up to To that the queue wants
+	Seqs   []int64       // the events up to To that the queue selects
 	Bodies [][]byte      // the JSON of each; read-only
 	Oldest int64         // when the first event was accepted, in Unix milliseconds
 	Trace  webhook.Trace // of the first event that has one
@@ -440,7 +440,7 @@ type gathering struct {
 	budget   int             // bytes of events that may still be examined
 }
 
-// newGathering returns a gathering for a queue from its Seen. The caller must release it.
+// newGathering returns a gathering for a queue, starting at its Seen. The caller must release it.
 func newGathering(q *Queue, count, size int) gathering {
 	g := gathering{logRun: logRun{To: q.Seen}, queue: q, count: count, size: size, budget: examinedBytes}
 	if q.Filtered() {
@@ -463,7 +463,7 @@ func (g *gathering) visit(seq int64, e *tail.Event) bool {
 	return g.skip(seq)
 }
 
-// visitWanted is visit for an event with a name that the queue wants.
+// visitWanted is visit for an event with a name that the queue selects.
 func (g *gathering) visitWanted(seq, received int64, name string, body []byte, trace webhook.Trace) bool {
 	if in := g.queue.Interest(name, seq); in != nil && g.passes(in, body) {
 		return g.take(seq, received, body, trace)
@@ -482,7 +482,7 @@ func (g *gathering) passes(in *Interest, event []byte) bool {
 	return in.Filter.Match(g.fields)
 }
 
-// skip passes an event that is not taken, and reports whether another may be examined.
+// skip skips an event that is not taken, and reports whether another may be examined.
 func (g *gathering) skip(seq int64) bool {
 	if len(g.Seqs) == 0 {
 		g.To = seq
@@ -508,8 +508,8 @@ func (g *gathering) take(seq, received int64, body []byte, trace webhook.Trace) 
 	return true
 }
 
-// wanted returns the first seqs after Seen that a queue wants. It costs an index lookup for
-// each range, regardless of how much waits or what else is in the log. It must not look beyond
+// wanted returns the first seqs after Seen that a queue selects. It costs one index lookup per
+// range, regardless of the backlog and of other events in the log. It must not look beyond
 // newest: of events published between two lookups, only the second would see some, and the
 // cursor would skip the others.
 func (s Queues) wanted(ctx context.Context, q *Queue, newest int64, count int) ([]int64, error) {
@@ -535,7 +535,7 @@ type Claim struct {
 	Interruptions  int   // attempts of the delivery that were interrupted
 	Revision       int64 // of the subscription when the attempt was counted
 	// URLNumber is the number of the URL that the attempt is sent to: the subscription's when the
-	// attempt was counted, unless the caller sets that of a later one.
+	// attempt was counted, unless the caller sets the number of a later URL.
 	URLNumber int64
 	Events    [][]byte      // the JSON of the events; read-only
 	Trace     webhook.Trace // of the first event that has one
@@ -559,14 +559,14 @@ func (q *Queue) newClaim(events [][]byte, trace webhook.Trace) Claim {
 // Forming is a credit being spent: a delivery that is being stored.
 type Forming struct {
 	Queue   *Queue
-	Next    time.Time // for CreditDue and CreditPing: when the next one is due, zero for none
+	Next    time.Time // for CreditDue and CreditPing: when the next delivery or ping is due, zero for none
 	More    bool      // for CreditReplay: a replay continues
 	Spared  bool      // a due delivery was skipped because of Credit.Spare
-	Skipped bool      // for CreditEvents: it skipped waiting events, so the queue must be read again
+	Skipped bool      // for CreditEvents: the delivery skipped waiting events, so the queue must be read again
 	Unsplit bool      // Credit.Splits was set, and no split had anything to send
 
 	w        *writer
-	alone    bool           // it needs a write of its own, and Submit has not been called
+	alone    bool           // the delivery needs a write of its own, and Submit has not been called
 	op       *sqlite.Op     // that write; nil once claim and err are known
 	commit   sync.WaitGroup // for an offered credit: waits for its commit
 	claim    *Claim
@@ -585,8 +585,8 @@ func (s Queues) form(c *Credit, w *logRun) *Forming {
 }
 
 // Submit starts to store a delivery from the log. Deliveries of one queue are stored in the
-// order of the calls, and none after one that failed, after which the caller must read the
-// queue again. The caller must call Wait next.
+// order of the calls, and none after a failed one: the caller must then read the queue
+// again. The caller must call Wait next.
 func (f *Forming) Submit() {
 	if f.alone {
 		f.alone = false
@@ -605,13 +605,13 @@ func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 	return f
 }
 
-// store writes the delivery, or nothing and returns ErrStale.
+// store writes the delivery, or writes nothing and returns ErrStale.
 func (f *Forming) store(t *tx) error {
 	if t.use(f.made.ProgramID, "") != nil {
 		return ErrStale
 	}
 	// If the cursor is not where the caller saw it, this would skip the events of a
-	// delivery that was not stored. Another revision may ask for other events.
+	// delivery that was not stored. Another revision may select other events.
 	n, err := t.Affected("UPDATE cursors SET seq = ?1 WHERE subscription_id = ?2 AND seq = ?3 AND EXISTS (SELECT 1 FROM subscriptions "+
 		"WHERE id = ?2 AND revision = ?4)",
 		f.to, f.made.SubscriptionID, f.from, f.made.Revision)
@@ -648,7 +648,7 @@ func (s Queues) formNext(ctx context.Context, c *Credit) *Forming {
 	}
 }
 
-// formNextExcept forms a delivery without the event types except, nil if no other waits.
+// formNextExcept forms a delivery without the event types except, nil if no other event waits.
 func (s Queues) formNextExcept(ctx context.Context, c *Credit, except []string) (*Forming, error) {
 	if c.Splits {
 		f, err := s.formSplit(ctx, c, except)
@@ -677,8 +677,8 @@ func (s Queues) formNextExcept(ctx context.Context, c *Credit, except []string) 
 }
 
 // formExcept forms a delivery with the first waiting event that except allows, nil if there is
-// none. If earlier events wait, of which first is the first, the cursor stays, and the interests
-// in the event's name begin after it.
+// none. If earlier events wait, starting at first, the cursor stays, and the interests in the
+// event's name start after the event.
 func (s Queues) formExcept(ctx context.Context, c *Credit, except []string, first int64) (*Forming, error) {
 	q := c.Queue
 	others := *q
@@ -696,8 +696,8 @@ func (s Queues) formExcept(ctx context.Context, c *Credit, except []string, firs
 	return f, nil
 }
 
-// passInterests makes the interests in an event's name begin after it. It must be the first
-// waiting event with that name.
+// passInterests makes the interests in an event's name start after the event. It must be the
+// first waiting event with that name.
 func (t *tx) passInterests(c *Claim, seqs string) error {
 	const which = " WHERE subscription_id = ?1 AND name = (SELECT name FROM events WHERE program_id = ?2 AND seq = ?3 ->> 0) AND "
 	args := []any{c.SubscriptionID, c.ProgramID, seqs}
@@ -707,8 +707,8 @@ func (t *tx) passInterests(c *Claim, seqs string) error {
 	return t.Exec("UPDATE interests SET after_seq = ?3 ->> 0"+which+"after_seq < ?3 ->> 0", args...)
 }
 
-// maker is what formed a delivery that is not from the log: a replay, or the split of a failed
-// delivery, by its stored id.
+// maker identifies the replay or split that formed a delivery, by its stored ID: the replay's,
+// or that of the split's failed delivery.
 type maker struct{ replay, split string }
 
 // insertFormed stores a delivery with its first attempt counted. The claim must be of the
@@ -778,9 +778,9 @@ func appendSeqs(dst []byte, seqs []int64) string {
 	return string(append(dst, ']'))
 }
 
-// claimDue counts the next attempt of the delivery that has been due the longest, and returns
-// its claim, nil if none is due, and when the next one is due, zero for none. A credit for
-// pings claims pings; others claim deliveries, if the subscription is active. The error is
+// claimDue counts the next attempt of the delivery that has been due the longest. It returns
+// its claim, nil if none is due, and the time when the next one is due, zero for none. A credit
+// for pings claims pings; others claim deliveries, if the subscription is active. The error is
 // [ErrStale] if the subscription has changed since its queue was read, or if deliveries failed
 // instead, because it no longer requests their events.
 func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, error) {
@@ -823,7 +823,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 		return t.Scan(selectNext, []any{subscriptionID}, &next)
 	})
 	if err == nil && stale {
-		err = ErrStale // a split may have begun, which comes before what waits in the log
+		err = ErrStale // a split may have begun, which comes before the events that wait in the log
 	}
 	if err != nil || c.num == 0 {
 		return nil, due, err
@@ -832,7 +832,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 }
 
 // checkRevision sets the revision of a claim. The error is [ErrStale] if the subscription has changed
-// since its queue was read: the attempt may not be one that it wants, such as a probe.
+// since its queue was read: it may no longer permit the attempt, for example a probe.
 func (t *tx) checkRevision(q *Queue, c *Claim) error {
 	err := t.Scan("SELECT revision, url_number FROM subscriptions WHERE id = ?", []any{q.SubscriptionID}, &c.Revision, &c.URLNumber)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && c.Revision != q.Revision {
@@ -841,7 +841,7 @@ func (t *tx) checkRevision(q *Queue, c *Claim) error {
 	return err
 }
 
-// countDue counts the next attempt of the delivery that has been due the longest, until a time of
+// countDue counts the next attempt of the delivery that has been due the longest, up to a time of
 // the wait clock, and fills its claim. c.num stays 0 if none is due.
 func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64) error {
 	claimDue, attempts := claimDueDelivery, webhook.MaxAttempts
@@ -881,7 +881,7 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 	return t.Scan(selectFirstURL, []any{c.num}, &c.firstURL)
 }
 
-// queueProbe queues a ping for a credit for a probe, if the subscription is failing and has none.
+// queueProbe queues a ping for a probe credit, if the subscription is failing and no ping is queued.
 func (s Queues) queueProbe(t *tx, cr *Credit) error {
 	if !cr.Probe {
 		return nil
@@ -974,8 +974,8 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 	return r, err
 }
 
-// recorded returns the step that applies to a claimed delivery after an attempt, and whether its
-// events are sent again.
+// recorded returns the step that applies to a claimed delivery after an attempt, and whether a
+// split sends its events again.
 func (t *tx) recorded(c *Claim, step webhook.Step) (r Recorded, err error) {
 	r.Step = step
 	if step.Status == webhook.StatusSuccess {
@@ -992,7 +992,7 @@ func (t *tx) recorded(c *Claim, step webhook.Step) (r Recorded, err error) {
 	return r, nil
 }
 
-// afterRecord tells others about a recorded attempt that ended at now.
+// afterRecord notifies others of a recorded attempt that ended at now.
 func (s Queues) afterRecord(c *Claim, a *webhook.Attempt, now time.Time) {
 	if c.Ping && a.Number == 1 {
 		s.watchers.Recorded(c.ID, a)
@@ -1006,7 +1006,7 @@ func (s Queues) afterRecord(c *Claim, a *webhook.Attempt, now time.Time) {
 	}
 }
 
-// recordEvents records what the end of a delivery means for its events: they are delivered, sent
+// recordEvents records the effect of a completed delivery on its events: they are delivered, sent
 // again by a split, or left undelivered, in an incident.
 func (t *tx) recordEvents(c *Claim, a *webhook.Attempt, incident int64, r *Recorded) error {
 	if r.Status == webhook.StatusSuccess {
@@ -1019,7 +1019,7 @@ func (t *tx) recordEvents(c *Claim, a *webhook.Attempt, incident int64, r *Recor
 		return nil
 	}
 	if r.Split {
-		incident = 0 // what fails by itself belongs to one
+		incident = 0 // only an event that fails alone belongs to one
 	}
 	n, err := t.noteUndelivered(c.num, c.SubscriptionID, incident)
 	if r.Split = r.Split && n > 0; err == nil && r.Split {
@@ -1047,7 +1047,7 @@ func (t *tx) finishAttempt(c *Claim, a *webhook.Attempt, step webhook.Step) erro
 		reason = string(step.FailureReason)
 	}
 	if step.Status.Final() {
-		// Never decreases from commit to commit, as trimSuccesses requires.
+		// It never decreases from commit to commit, as trimSuccesses requires.
 		at, err := t.now()
 		if err != nil {
 			return err
@@ -1107,7 +1107,7 @@ const (
 const countInterruptions = "SELECT count(*) FROM attempts WHERE delivery = ? AND error = 'interrupted'"
 
 // selectClaimOf ends with the number of the URL that the attempt in flight was sent to, which is the
-// subscription's when the attempt was counted, and with the subscription's now.
+// subscription's when the attempt was counted, and with the subscription's current one.
 const selectClaimOf = `SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id,
 	coalesce(json_array_length(d.seqs), 0), ` + record.FirstURL + `,
 	coalesce((SELECT min(o.number) FROM old_urls o WHERE o.subscription_id = s.id AND o.replaced_at > d.claimed_at), s.url_number),
@@ -1117,9 +1117,8 @@ const selectClaimOf = `SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT
 const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"
 
 // RecoverInterrupted records the attempts that were in flight when the process last ended as
-// interrupted, and returns their number. It is called before anything is claimed. After an
-// error, call it again to continue. A delivery whose record is unusable is logged and
-// unchanged.
+// interrupted, and returns their number. Call it before anything is claimed. After an error,
+// call it again to continue. A delivery whose record is unusable is logged and unchanged.
 func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	var nums []int64
 	err := s.writer.do(func(t *tx) error {

@@ -56,7 +56,7 @@ func (m *waitingModel) step() {
 	switch m.random.IntN(8) {
 	case 0:
 		m.update(m.ask())
-		m.owed = slices.DeleteFunc(m.owed, func(seq int64) bool { // what waits with a removed type is not sent
+		m.owed = slices.DeleteFunc(m.owed, func(seq int64) bool { // waiting events of a removed type are not sent
 			return !slices.Contains(m.got, seq) && !slices.Contains(m.asked, m.name[seq])
 		})
 	case 1:
@@ -146,8 +146,7 @@ func TestWaitingBounds(t *testing.T) {
 	}
 }
 
-// A delivery is never formed past one that was not stored, nor for a subscription that has
-// changed.
+// A delivery is never formed past an unstored one, nor for a subscription that has changed.
 func TestFormStaleQueue(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
@@ -269,8 +268,8 @@ func TestPingStates(t *testing.T) {
 }
 
 // claimAfterCrash claims the delivery of a subscription whose attempt was interrupted by a crash,
-// nil after the last. It is due immediately after the first crash. After others it waits as
-// after a failure, so the claim is that of a probe.
+// nil after the last. The delivery is due immediately after the first crash. After later ones it
+// waits as after a failure, so the claim is that of a probe.
 func claimAfterCrash(t *testing.T, s *Store, id string, crashes int) *Claim {
 	t.Helper()
 	c, next, err := s.Queues().claimDue(t.Context(), due(s, id))
@@ -365,8 +364,8 @@ func TestRecoverInterruptedUnusable(t *testing.T) {
 	}
 }
 
-// fillQueues stores subscriptions with everything that a queue can have, and returns them: the
-// pings of 0, 4 and 8 are pending; 6 has a due redelivery, and 2 a replay; 7 and 9 are
+// fillQueues stores subscriptions with everything that a queue can contain, and returns them:
+// the pings of 0, 4 and 8 are pending; 6 has a due redelivery, and 2 a replay; 7 and 9 are
 // unusable.
 func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 	program(t, s, "p")

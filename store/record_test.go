@@ -37,7 +37,7 @@ func TestPublishIsIdempotentById(t *testing.T) {
 		t.Errorf("the log contains %d events (%v), want none of the refused request", len(events), err)
 	}
 
-	same := first // ids are unique per program
+	same := first // IDs are unique per program
 	if added, err := s.Events().Publish(ctx, "q", []webhook.Event{same}); added != 1 || err != nil {
 		t.Errorf("in another program: added %d (%v), want 1", added, err)
 	}

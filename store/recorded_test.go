@@ -11,8 +11,9 @@ import (
 	"service/webhook"
 )
 
-// A delivery whose attempt ends after the deletion of its subscription has failed for good,
-// whatever the attempt's result: nothing waits for a retry that will never be made.
+// A delivery whose attempt ends after the deletion of its subscription has failed
+// permanently, whatever the attempt's result: nothing waits for a retry that will never be
+// made.
 func TestRecordAfterDeletion(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -79,7 +80,7 @@ func TestHealthChangesRevision(t *testing.T) {
 	})
 }
 
-// The erasure of a program waits for the attempts in flight, and for nothing else.
+// The erasure of a program waits only for the attempts in flight.
 func TestLastAttemptWakesErasure(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		program(t, s, "gone")
@@ -109,7 +110,7 @@ func housekeep(t *testing.T, s *Store) {
 }
 
 // A bulk run counts each delivery once, even if a step runs twice because its commit failed, or
-// leaves a subscription behind.
+// sets a subscription aside.
 func TestBulkRunCountsOnce(t *testing.T) {
 	failing := 0
 	s, err := Open(t.Context(), Config{Dir: memoryDir(t), Dictionary: commonText(), Fault: func(query string, _ bool) sqlite.Fault {
@@ -127,7 +128,7 @@ func TestBulkRunCountsOnce(t *testing.T) {
 		publish(t, s, "p", "content_updated")
 		c := deliver(t, s, full.ID, webhook.StatusFailed)
 		deliver(t, s, other.ID, webhook.StatusSuccess)
-		if i == 2 { // skipped, after the run has left the subscription behind
+		if i == 2 { // skipped, after the run has set the subscription aside
 			_, err := s.Deliveries().Redeliver(t.Context(), "p", full.ID, c.ID)
 			must(t, err)
 			deliverAll(t, s, full.ID)

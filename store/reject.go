@@ -10,14 +10,14 @@ const (
 	// A program gets rejectBurst rejections at once, and then one every rejectInterval.
 	rejectInterval = 10 * time.Millisecond
 	rejectBurst    = 200
-	// maxRejectWait is how long a rejection waits at most.
+	// maxRejectWait is the maximum wait of a rejection.
 	maxRejectWait = time.Second
-	// maxRejected is the number of programs to remember.
+	// maxRejected is the maximum number of programs that are tracked.
 	maxRejected = 10_000
 )
 
-// rejections paces the responses to requests that exceed a quota of their program. A client that
-// repeats them without a pause, from many connections, would otherwise take the processors from
+// rejections paces the responses to requests that exceed a quota of their program. Otherwise a
+// client that repeats them without a pause, from many connections, would take processor time from
 // other programs. It is the generic cell rate algorithm (GCRA).
 type rejections struct {
 	mu   sync.Mutex

@@ -56,15 +56,15 @@ func (w ReplayWrites) Create(p *ReplayPlan, by webhook.AuditEntry) (webhook.Repl
 		string(r.Only)+" from "+webhook.FormatTime(r.From)+" to "+webhook.FormatTime(r.To)+"; replay "+r.ID)
 }
 
-// ReplayCount is what a replay would send now.
+// ReplayCount is the size of a replay if it started now.
 type ReplayCount struct {
 	Events     int64
-	Deliveries int64 // minimum number that carries the events
+	Deliveries int64 // minimum number of deliveries that carry the events
 	Complete   bool  // false if only the oldest events were counted in dryRunTime
 }
 
-// Count counts what a replay would send, for at most dryRunTime. batchSize is the operator's. The
-// error is [ErrDryRuns] if the program has maxDryRuns.
+// Count counts the events that a replay would send, for at most dryRunTime. batchSize is the
+// operator's. The error is [ErrDryRuns] if the program has maxDryRuns.
 func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields,
 	batchSize int) (n ReplayCount, err error) {
 	end, err := s.dryRuns.begin(programID)
@@ -174,8 +174,8 @@ func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 	return page, next, err
 }
 
-// selectReplays lists the replays of a subscription by their ids, which rise in the
-// order of creation, by whether they descend.
+// selectReplays lists the replays of a subscription by their IDs, which rise in the order of
+// creation; the key says whether they descend.
 var selectReplays = map[bool]list.Statement{
 	false: listedReplays.With(" AND (:behind IS NULL OR id > :behind) ORDER BY id LIMIT :limit"),
 	true:  listedReplays.With(" AND (:behind IS NULL OR id < :behind) ORDER BY id DESC LIMIT :limit"),
@@ -187,8 +187,8 @@ var listedReplays = list.Statement{}.With("SELECT " + record.ReplayColumns + " F
 
 const selectReplay = "SELECT " + record.ReplayColumns + " FROM replays WHERE id = ? AND subscription_id = ?"
 
-// Cancel stops a running replay. Its deliveries continue. The error of a replay that no longer runs
-// has CodeConflict; it is returned as well.
+// Cancel stops a running replay. Its deliveries continue. The error has CodeConflict if the replay
+// no longer runs; the replay is returned nevertheless.
 func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.AuditEntry) (webhook.Replay, error) {
 	s, t := w.t.s, w.t
 	sub, err := t.subscription(programID, subscriptionID)
@@ -215,7 +215,7 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.Au
 
 // replayed returns up to count seqs after a replay's cursor whose events it sends, and how far
 // it read: at most replayStep seqs. It skips events that the subscription's own cursor has yet
-// to reach, and those of types that the subscription no longer requests.
+// to reach, and those of types that the subscription no longer selects.
 func (s *core) replayed(ctx context.Context, r *record.ReplayCursor, count int) (seqs []int64, after int64, err error) {
 	end := min(r.After+replayStep, r.Until)
 	err = s.db.Each(ctx, selectReplayed+replayCondition(r.Only)+" ORDER BY e.seq LIMIT ?7", append(r.Args(), r.After, end, count),
@@ -254,7 +254,7 @@ const (
 )
 
 // stepReplay forms the next delivery of the queue's oldest running replay with its first
-// attempt counted, and returns its claim, nil if this step of the log had no event. more
+// attempt counted, and returns its claim, nil if this step of the log contained no event. more
 // reports whether a replay of the queue continues. The error is [ErrStale] if the subscription
 // or the replay has changed.
 func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *Claim, more bool, err error) {
@@ -296,8 +296,8 @@ type replayBatch struct {
 	after int64 // the replay's cursor after the step
 }
 
-// replayBatch reads the next step of a replay: at most count events, and as many as fit into
-// size bytes, but at least one. The error is [ErrStale] if retention removed one of them.
+// replayBatch reads the next step of a replay: at most count events, and as many as fit into size
+// bytes, but at least one. The error is [ErrStale] if retention removed one of the events.
 func (s Queues) replayBatch(ctx context.Context, r *record.ReplayCursor, count, size int) (b replayBatch, err error) {
 	if b.seqs, b.after, err = s.replayed(ctx, r, count); err != nil {
 		return b, err
@@ -329,7 +329,7 @@ func (s Queues) fitting(ctx context.Context, programID string, seqs []int64, siz
 		if n == len(seqs) {
 			return c, seqs, nil
 		}
-		seqs = seqs[:n] // read again: the trace may be that of an omitted event
+		seqs = seqs[:n] // read again: the trace may be from an omitted event
 	}
 }
 

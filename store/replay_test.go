@@ -240,7 +240,7 @@ func TestReplayStepsOnce(t *testing.T) {
 	})
 }
 
-// A step that was read before the replay was cancelled and is stored after it forms no
+// A step that was read before the replay was cancelled, and stored after that, forms no
 // delivery.
 func TestReplayStepAfterCancel(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {

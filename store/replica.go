@@ -53,8 +53,8 @@ func (s *core) beforeBatch(t *sqlite.Tx) {
 	}
 }
 
-// truncateWAL removes from the WAL what was overwritten in the database, and reports whether it
-// could: not while a long read uses the WAL.
+// truncateWAL removes overwritten data from the WAL, and reports whether it could. It cannot
+// while a long read uses the WAL.
 func (s *core) truncateWAL() bool {
 	for range 2 {
 		s.truncate.Store(true)

@@ -166,8 +166,8 @@ func events(t testing.TB, s *Store) (n int) {
 	return n
 }
 
-// TestReplicaIsComplete writes with and without replication: what was committed before Close is
-// in the replica.
+// TestReplicaIsComplete writes with and without replication: everything committed before Close
+// is in the replica.
 func TestReplicaIsComplete(t *testing.T) {
 	began := time.Now().Truncate(time.Second)
 	dir, target := t.TempDir(), t.TempDir()
@@ -191,7 +191,7 @@ func TestReplicaIsComplete(t *testing.T) {
 		t.Errorf("got %+v", y)
 	}
 
-	// What is written without replication is copied the next time.
+	// Changes written without replication are copied the next time.
 	plain, err := Open(context.Background(), Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)

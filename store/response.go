@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// quotas bound what a program can make the service store.
+// quotas bound the data that a program can make the service store.
 type quotas struct {
 	successes    int   // responses of successful attempts kept per subscription, the newest
 	responses    int64 // bytes of other responses kept per program
@@ -21,8 +21,8 @@ type quotas struct {
 var defaultQuotas = quotas{successes: 100, responses: 64 << 20, redeliveries: webhook.MaxOpenRedeliveries}
 
 const (
-	// A subscription's responses are trimmed after so many new ones or so many bytes, and
-	// a program's after so many bytes. Quotas can be exceeded by this much.
+	// A subscription's responses are trimmed after this many new ones or bytes, and a program's
+	// after this many bytes. Quotas can be exceeded by this much.
 	successesAtOnce = 400
 	responsesAtOnce = 1 << 20
 )
@@ -67,13 +67,13 @@ func (h *housekeeping) forget(subscriptionID string) {
 	delete(h.successes, subscriptionID)
 }
 
-// responseBytes returns the size of what is stored of the response to an attempt: header and
-// body, or the detail of its error.
+// responseBytes returns the stored size of the response to an attempt: header and body, or
+// the detail of its error.
 func responseBytes(a *webhook.Attempt) int64 {
 	return int64(len(storedHeader(a)) + len(a.ResponseBody))
 }
 
-// countResponse records the size of the response of an attempt that did not succeed.
+// countResponse records the size of the response of an unsuccessful attempt.
 func (t *tx) countResponse(c *Claim, a *webhook.Attempt) error {
 	size := responseBytes(a)
 	if size == 0 || a.Result == webhook.ResultSuccess {
@@ -208,7 +208,7 @@ func (t *tx) openRedeliveries(subscriptionID string, quota int) (n int, err erro
 const countOpenRedeliveries = `SELECT count(*) FROM (SELECT 1 FROM deliveries INDEXED BY deliveries_open_redeliveries
 	WHERE subscription_id = ? AND redelivery_of IS NOT NULL AND completed_at IS NULL LIMIT ?)`
 
-// ids returns the ids that a query selects.
+// ids returns the IDs that a query selects.
 func (s *core) ids(ctx context.Context, query string, args ...any) (ids []string, err error) {
 	err = s.db.Each(ctx, query, args, sqlite.Into(&ids))
 	return ids, err

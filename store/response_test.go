@@ -74,7 +74,7 @@ func TestResponsesOfSuccesses(t *testing.T) {
 		for range 50 {
 			claims = append(claims, attempt(t, s, &sub, 200, 300))
 			attempt(t, s, &sub, 404, 300)    // not counted
-			time.Sleep(2 * time.Millisecond) // those of the same millisecond are kept together
+			time.Sleep(2 * time.Millisecond) // responses of the same millisecond are kept together
 		}
 		few := attempt(t, s, &other, 200, 300)
 		respond(t, s, late, 200, 300)

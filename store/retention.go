@@ -40,19 +40,19 @@ func (a *Swept) add(b Swept) {
 // ends. Their age is measured by the time that retention counts, see [clock.Clock]:
 //
 //   - A delivery is removed with its attempts when it completed that long ago. One that
-//     has been pending for so long first fails as expired.
+//     has been pending for that long first fails as expired.
 //   - A successful delivery is removed when it completed keep.Delivered ago. Its events
-//     stay, for other subscriptions and replays, with a record that it delivered them.
+//     stay, for other subscriptions and replays, with a record of their delivery.
 //   - An event is removed when it was accepted that long ago and no delivery carries it
 //     any more. The newest event of a program stays.
-//   - A subscription that still waited for a removed event has lost it. Losses are
+//   - A subscription that was waiting for a removed event has lost it. Losses are
 //     counted, and the operator is alerted.
 //   - Alerts, completed replays and bulk runs, closed incidents, idempotency keys and
 //     the records of deleted subscriptions are removed in the same way.
 //   - Entries of the audit log are removed keep.Audit after they were made. An entry names
 //     the last one removed.
 //
-// Retention starts a while after startup, so that what waited during a downtime is sent
+// Retention starts a while after startup, so that deliveries that waited during a downtime are sent
 // first.
 func (s *Store) Retain(ctx context.Context, keep webhook.Retention) error {
 	ctx = inBackground(ctx)
@@ -105,18 +105,18 @@ func (s *core) noteSwept(swept Swept) {
 	s.swept.add(swept)
 }
 
-// sweep once removes all old records, and successful deliveries that are old by delivered.
+// sweep removes all old records, and successful deliveries that are old by delivered.
 func (s *core) sweep(ctx context.Context, old, delivered cutoff) (*sweep, error) {
 	w := &sweep{s: s, ctx: ctx, old: old, delivered: delivered, steps: s.newSteps(sweepPace)}
 	shrink := func() error { return s.shrink(ctx, &w.steps, &w.swept.Shrunk) }
 	return w, w.steps.each(w.removeEarly, w.deliveries, w.events, w.stats, w.rest, shrink)
 }
 
-// sweepLock is a lock that a waiting goroutine can give up. It has room for one element, which
-// it has while it is locked.
+// sweepLock is a mutex for which a waiting goroutine can give up. The channel has capacity 1,
+// and contains an element while it is locked.
 type sweepLock chan struct{}
 
-// Lock locks it, unless ctx ends first.
+// Lock locks l, unless ctx ends first.
 func (l sweepLock) Lock(ctx context.Context) error {
 	select {
 	case l <- struct{}{}:
@@ -126,7 +126,7 @@ func (l sweepLock) Lock(ctx context.Context) error {
 	}
 }
 
-// TryLock locks it if it is not locked.
+// TryLock locks l if it is not locked, and reports whether it did.
 func (l sweepLock) TryLock() bool {
 	select {
 	case l <- struct{}{}:
@@ -136,14 +136,14 @@ func (l sweepLock) TryLock() bool {
 	}
 }
 
-// Unlock unlocks it.
+// Unlock unlocks l.
 func (l sweepLock) Unlock() { <-l }
 
 // sweep is one run of retention.
 type sweep struct {
 	s   *core
 	ctx context.Context
-	old cutoff // what is removed
+	old cutoff // records up to it are removed
 	// delivered is the cutoff for successful deliveries, if it is later.
 	delivered cutoff
 	steps     steps
@@ -160,7 +160,7 @@ const (
 		RETURNING num`
 )
 
-// removal is a set of queries that remove deliveries with everything that belongs to them.
+// removal is a set of queries that remove deliveries with all their records.
 type removal struct {
 	parts      [6]string
 	deliveries string
@@ -206,8 +206,8 @@ func (w *sweep) deliveries() error {
 	return err
 }
 
-// deliveriesIn does this for the deliveries after a num and up to last, up to the first that was
-// created at a time or later.
+// deliveriesIn is deliveries for those after a num and up to last, up to the first that was
+// created at the time before or later.
 func (w *sweep) deliveriesIn(after, last, before int64) error {
 	for more := true; more; {
 		to, n, err := w.aged(after, last, before)
@@ -285,7 +285,7 @@ func (w *sweep) removeAged(t *tx, after, to, before int64) (swept Swept, err err
 }
 
 // selectExpiring finds the deliveries of a range that expire. An event is kept as long as a
-// delivery that has it.
+// delivery that contains it.
 const selectExpiring = `SELECT d.id, d.subscription_id, d.program_id, d.ping IS NOT NULL, s.deleted_at IS NOT NULL,
 	(SELECT e.received_at FROM events e WHERE e.program_id = d.program_id AND e.seq = d.seqs ->> 0)
 	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id
@@ -297,8 +297,8 @@ type expiredOf struct {
 	n, accepted           int64 // accepted is the time of the oldest event, 0 if unknown
 }
 
-// announceExpired counts what expires in the incidents of its subscriptions. After the commit it
-// ends the wait for pings that expire, and wakes the queues: an ordered one sends the next.
+// announceExpired counts expiring deliveries in the incidents of their subscriptions. After the commit
+// it ends the wait for expired pings, and wakes the queues: an ordered one sends the next delivery.
 func (w *sweep) announceExpired(t *tx, after, to, before int64) error {
 	var all []expiredOf
 	at := make(map[string]int)
@@ -425,8 +425,8 @@ type pendingLoss struct {
 	events int64
 }
 
-// skipLosses moves the cursors that have not passed a part of the log to its end, so that
-// nothing can be delivered from it any more, and counts the losses. It reads them outside the
+// skipLosses moves the cursors that have not passed a part of the log to its end, so that nothing
+// can be delivered from it any more, and counts the losses. It reads the cursors outside the
 // writer: they can only become fewer, since new interests begin at the end of the log.
 func (w *sweep) skipLosses(programID string, after, to int64, lost map[string]int64) error {
 	for {
@@ -461,8 +461,8 @@ func (w *sweep) pendingLosses(programID string, after, to int64) (losses []pendi
 	return losses, err
 }
 
-// skip moves cursors to a seq, and returns those that were still where they were read. The
-// others have moved on or are deleted.
+// skip moves cursors to a seq, and returns those that had not moved since they were read.
+// The others have advanced or were deleted.
 func (w *sweep) skip(t *tx, losses []pendingLoss, to int64) (skipped []pendingLoss, err error) {
 	now := w.s.clock.Now().UnixMilli()
 	for _, l := range losses {
@@ -482,7 +482,7 @@ func (w *sweep) skip(t *tx, losses []pendingLoss, to int64) (skipped []pendingLo
 	return skipped, nil
 }
 
-// alertLosses alerts the operator of the losses of each subscription, at most once per day each.
+// alertLosses alerts the operator of losses, at most once per day and subscription.
 func (w *sweep) alertLosses(programID string, lost map[string]int64) error {
 	for id := range lost {
 		err := w.s.writer.do(func(t *tx) error {
@@ -524,8 +524,7 @@ const (
 const removeStats = "DELETE FROM stats WHERE (program_id, subscription_id, span, at) IN " +
 	"(SELECT program_id, subscription_id, span, at FROM stats WHERE span = ? AND counted_at <= ? ORDER BY counted_at LIMIT ?)"
 
-// stats removes statistics by the minute after two days, and those by the hour with all other
-// records.
+// stats removes statistics by minute after two days, and those by hour with all other records.
 func (w *sweep) stats() error {
 	old := w.old.seconds()
 	minutes := max(old, clock.WholeSeconds(w.s.clock.Counted()-pending.MinutesFor))
@@ -582,10 +581,10 @@ func (w *sweep) rest() error {
 var (
 	selectAgedReplays  = "SELECT id FROM replays WHERE counted_at <= ? ORDER BY counted_at LIMIT ?"
 	selectAgedBulkRuns = "SELECT num FROM bulk_runs WHERE counted_at <= ? ORDER BY counted_at LIMIT ?"
-	// One run may have many.
+	// A run may have many.
 	selectAgedBulkLinks = "SELECT json_array(x.run, x.delivery) FROM bulk_runs r CROSS JOIN bulk_run_deliveries x ON x.run = r.num " +
 		"WHERE r.counted_at <= ? LIMIT ?"
-	// Alerts that are yet to be sent are newer, unless sending was switched off.
+	// Unsent alerts are newer, unless sending was switched off.
 	selectAgedAlerts    = "SELECT num FROM (SELECT num, counted_at FROM alerts ORDER BY num LIMIT ?2) WHERE counted_at <= ?1"
 	selectAgedSends     = "SELECT num FROM (SELECT num, counted_at FROM alert_sends ORDER BY num LIMIT ?2) WHERE counted_at <= ?1"
 	selectAgedIncidents = "SELECT num FROM incidents WHERE counted_at <= ? ORDER BY counted_at LIMIT ?"
@@ -597,8 +596,8 @@ var (
 		record.CreatedOf("s.id") + ") ORDER BY counted_at LIMIT ?"
 )
 
-// audit removes the entries of the audit log through last, oldest first. It first records that one in
-// the log.
+// audit removes the entries of the audit log through last, oldest first. It first records last in the
+// log.
 func (w *sweep) audit(last int64) (err error) {
 	recorded := false
 	w.swept.Audit, err = w.steps.repeat(w.ctx, func(t *tx, size int) (removed int64, err error) {

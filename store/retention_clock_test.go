@@ -67,8 +67,8 @@ func (a *aging) publish() {
 	send(a.t, a.Store, queue(a.t, a.Store, a.sub.ID), 200)
 }
 
-// live publishes an event every six hours for a number of days. After each day, the events and the
-// deliveries of at least and at most so many days must be stored.
+// live publishes an event every six hours for a number of days. After each day, the events and
+// deliveries of between least and most days must be stored.
 func (a *aging) live(days, least, most int) {
 	a.t.Helper()
 	for d := range days {
@@ -85,7 +85,7 @@ func (a *aging) live(days, least, most int) {
 	}
 }
 
-// lost returns how many of the events published so far are gone.
+// lost returns how many of the events published so far were removed.
 func (a *aging) lost() int64 {
 	a.t.Helper()
 	return count(a.t, a.Store, "SELECT max(seq) - count(*) FROM events")
@@ -93,11 +93,11 @@ func (a *aging) lost() int64 {
 
 const (
 	month = 30 * day
-	late  = 2 // days by which records may be removed late: a run of retention, and a mark
+	late  = 2 // days by which records may be removed late: one for a run of retention, one for a mark
 )
 
-// A wall clock that is set forward for some hours makes retention remove nothing that is not old,
-// whether the service is restarted in between or started with it.
+// A wall clock that is set forward for some hours makes retention remove only old records, whether
+// the service restarts in between or starts with that clock.
 func TestClockSetForward(t *testing.T) {
 	for name, restart := range map[string]func(a *aging, forward func()){
 		"without a restart": func(_ *aging, forward func()) { forward() },
@@ -144,7 +144,7 @@ func TestClockSetForward(t *testing.T) {
 }
 
 // A machine that pauses for two seconds a day, for a snapshot or a migration, keeps as much as
-// another.
+// any other.
 func TestClockPausedDaily(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"without a pause": 0, "with a pause": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -165,9 +165,9 @@ func TestClockPausedDaily(t *testing.T) {
 	}
 }
 
-// A clock that is six months ahead for two months makes retention remove some days more once. It
-// goes on after the clock was set, and after it was corrected, when no stored time increases for
-// months.
+// A clock that is six months ahead for two months makes retention remove some more days once.
+// Retention continues after the clock was set, and after it was corrected, when no stored time
+// increases for months.
 func TestClockWrongForMonths(t *testing.T) {
 	inAging(t, webhook.Retention{All: month}, func(t *testing.T, a *aging) {
 		a.live(40, 0, 30+late)
@@ -182,8 +182,8 @@ func TestClockWrongForMonths(t *testing.T) {
 	})
 }
 
-// A laptop that sleeps for 16 hours a day keeps what its clock says, however its monotonic clock
-// stands still.
+// A laptop that sleeps for 16 hours a day keeps records as long as its wall clock demands,
+// although its monotonic clock stands still.
 func TestClockSuspendedDaily(t *testing.T) {
 	inAging(t, webhook.Retention{All: 10 * day}, func(t *testing.T, a *aging) {
 		for d := range 40 {
@@ -200,8 +200,8 @@ func TestClockSuspendedDaily(t *testing.T) {
 	})
 }
 
-// What waits when a service is switched off for three months is still there when it starts, and gets
-// no older than the retention.
+// Events that wait when a service is switched off for three months still exist when it starts, and
+// get no older than the retention.
 func TestClockOffForMonths(t *testing.T) {
 	inAging(t, webhook.Retention{All: month}, func(t *testing.T, a *aging) {
 		a.live(20, 0, 20)
@@ -248,8 +248,8 @@ func TestClockStandsStill(t *testing.T) {
 	})
 }
 
-// A retention that is shortened applies within a day of its own marks, and one that is lengthened
-// keeps what is there.
+// A retention that is shortened applies within a day of its own marks, and a lengthened one keeps
+// the existing records.
 func TestRetentionChanged(t *testing.T) {
 	inAging(t, webhook.Retention{All: 20 * day}, func(t *testing.T, a *aging) {
 		change := func(keep webhook.Retention) {
@@ -284,7 +284,7 @@ func TestExpiredDeliveryStays(t *testing.T) {
 		publish(t, a.Store, "p", "content_updated")
 		form(t, a.Store, queue(t, a.Store, a.sub.ID), 1)
 		a.end()
-		a.start() // its attempt is over
+		a.start() // its attempt has ended
 		if _, err := a.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestExpiredDeliveryStays(t *testing.T) {
 			if got := count(t, a.Store, expired); got != want && (d < 10 || d >= 10+late) && (d < 20 || d >= 20+late) {
 				t.Errorf("after %d days: %d expired deliveries, want %d", d, got, want)
 			}
-			a.set(time.Duration(d%3-1) * 6 * month) // jumps that lead nowhere
+			a.set(time.Duration(d%3-1) * 6 * month) // jumps that cancel out
 			time.Sleep(day)
 			synctest.Wait()
 		}
@@ -331,12 +331,12 @@ func TestMarksAfterErasure(t *testing.T) {
 	})
 }
 
-// A program is as old after an import as it was before, even if the clock of the source or of the
+// A program is as old after an import as before it, even if the clock of the source or of the
 // target is wrong.
 func TestImportedAge(t *testing.T) {
 	for name, wrong := range map[string]struct{ source, target time.Duration }{
 		"both clocks are right":  {0, 0},
-		"the source's is ahead":  {20 * time.Hour, 0}, // a day is the most that an import accepts
+		"the source's is ahead":  {20 * time.Hour, 0}, // an import accepts at most a day
 		"the source's is behind": {-6 * month, 0},
 		"the target's is ahead":  {0, 6 * month},
 	} {

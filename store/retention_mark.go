@@ -13,12 +13,12 @@ import (
 	"service/webhook"
 )
 
-// marks is how many marks there are in the time that something is kept: it is removed late by at
-// most that part of it.
+// marks is the number of marks in a retention period, so that a record is removed late by at most
+// 1/marks of it.
 const marks = 64
 
-// maxStep returns the most that retention counts of one jump of the wall clock. A machine may sleep
-// for most of a day, every day; a clock that is wrong costs no more than that.
+// maxStep returns the maximum that retention counts of one jump of the wall clock. A machine may
+// sleep for most of a day, every day; a wrong clock costs no more than that.
 func maxStep(r webhook.Retention) time.Duration {
 	step := max(day, r.All/10)
 	if r.All > 0 {
@@ -27,8 +27,8 @@ func maxStep(r webhook.Retention) time.Duration {
 	return step
 }
 
-// mark is what was the newest when retention looked. Numbers rise in the order of creation, whatever
-// the wall clock does, so a record with a number that is no higher is at least as old.
+// mark records the newest records when retention looked. Numbers rise in the order of creation,
+// whatever the wall clock does, so a record with the same or a lower number is at least as old.
 type mark struct {
 	counted  time.Duration // time that retention had counted
 	at       time.Time     // by the wall clock
@@ -39,9 +39,9 @@ type mark struct {
 
 // cutoff separates the records that are old enough to be removed from the others.
 type cutoff struct {
-	counted time.Duration // what was created or completed by then is old
-	mark    mark          // the newest one by then; zero if there is none
-	before  time.Time     // for people: old is what was accepted before, by the wall clock
+	counted time.Duration // records created or completed by then are old
+	mark    mark          // the newest mark by then; zero if there is none
+	before  time.Time     // for people: events accepted before it, by the wall clock, are old
 }
 
 // seconds returns the highest counted_at of an old record.
@@ -65,18 +65,18 @@ const (
 		"(SELECT coalesce(max(num), 0) FROM deliveries), (SELECT coalesce(max(rowid), 0) FROM events), " +
 		"(SELECT coalesce(max(num), 0) FROM audit))"
 	dropMarks = "DELETE FROM retention_marks WHERE counted < ?"
-	// Of the marks before one, the first of each interval stays.
+	// Among the marks before ?1, the first of each interval stays.
 	thinMarks = "DELETE FROM retention_marks WHERE counted < ?1 AND EXISTS (SELECT 1 FROM retention_marks m " +
 		"WHERE m.counted < retention_marks.counted AND m.counted / ?2 = retention_marks.counted / ?2)"
-	// lowerMarks is for a write that has removed the newest events of the log, whose rowids the next
-	// ones get.
+	// lowerMarks is for a write that has removed the newest events of the log: the next events get
+	// their rowids.
 	lowerMarks = "UPDATE retention_marks SET event = (SELECT coalesce(max(rowid), 0) FROM events) " +
 		"WHERE event > (SELECT coalesce(max(rowid), 0) FROM events)"
 )
 
-// look stores a mark if one is due, and returns what is old: records in general, successful
-// deliveries, and entries of the audit log, which are not old if they are kept for ever. Since it
-// makes a commit, a jump of the wall clock is recorded even if the service is idle.
+// look stores a mark if one is due, and returns the cutoffs of records in general, successful
+// deliveries, and entries of the audit log, none of which is old if they are kept for ever. Since
+// look makes a commit, a jump of the wall clock is recorded even if the service is idle.
 func (s *core) look(keep webhook.Retention) (all, delivered, audit cutoff, err error) {
 	err = s.writer.do(func(t *tx) (err error) {
 		counted := s.clock.Counted()
@@ -121,7 +121,7 @@ func (t *tx) markAt(ms int64) (m mark, err error) {
 	return m, err
 }
 
-// cutoff returns what is old if something is kept for a time.
+// cutoff returns the cutoff of records that are kept for keep.
 func (t *tx) cutoff(counted, keep time.Duration) (c cutoff, err error) {
 	c.counted = counted - keep
 	c.mark, err = t.markAt(c.counted.Milliseconds())
@@ -131,13 +131,13 @@ func (t *tx) cutoff(counted, keep time.Duration) (c cutoff, err error) {
 	return c, err
 }
 
-// clockDifference returns how much more the wall clock has advanced than the time that retention
-// counts, since the mark that is one retention old, else the oldest, and when that was; zero if there
-// is no mark.
+// clockDifference returns how much further the wall clock has advanced than the time that retention
+// counts, since the mark that is one retention old, else the oldest, and the time of that mark; zero
+// if there is no mark.
 func (s *core) clockDifference(ctx context.Context) (more time.Duration, since time.Time, err error) {
 	scan, _ := s.db.Reads(ctx)
 	return clock.Difference(scan, s.clock.Now(), s.clock.Counted(), s.retention.All)
 }
 
-// counted returns the counted_at of what is created or completed now.
+// counted returns the counted_at of records that are created or completed now.
 func (t *tx) counted() int64 { return clock.WholeSeconds(t.s.clock.Counted()) }

@@ -47,7 +47,7 @@ func inBubble(t *testing.T, test func(*testing.T, *Store)) {
 	})
 }
 
-// olderThan returns a cutoff for what is older than a time, in a store whose clock has not jumped, as
+// olderThan returns a cutoff for records older than a time, in a store whose clock has not jumped, as
 // if there were marks at every moment.
 func olderThan(t testing.TB, s *Store, at time.Time) cutoff {
 	t.Helper()
@@ -68,7 +68,7 @@ func newSweep(ctx context.Context, s *Store) *sweep {
 	return &sweep{s: s.core, ctx: ctx, steps: s.newSteps(sweepPace)}
 }
 
-// sweepAt removes what is older than a time.
+// sweepAt removes the records older than a time.
 func sweepAt(t testing.TB, s *Store, edge time.Time) Swept {
 	t.Helper()
 	old := olderThan(t, s, edge)
@@ -79,8 +79,8 @@ func sweepAt(t testing.TB, s *Store, edge time.Time) Swept {
 	return w.swept
 }
 
-// Old completed records are removed with everything that belongs to them. Newer ones, the end
-// of the log and the newest delivery stay.
+// Old completed records are removed with everything that belongs to them. Newer records, the
+// end of the log and the newest delivery stay.
 func TestRetention(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -94,7 +94,7 @@ func TestRetention(t *testing.T) {
 		if swept := sweepAt(t, s, time.Now().Add(-20*time.Hour)); swept != (Swept{}) {
 			t.Errorf("nothing is 20 hours old, but swept %+v", swept)
 		}
-		// The ping of the creation was never sent, so it first expires.
+		// The ping of the creation was never sent, so it expires first.
 		if got, want := sweepAt(t, s, time.Now().Add(-2*time.Hour)), (Swept{Events: 3, Deliveries: 1, Expired: 1}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
@@ -179,8 +179,8 @@ func TestRetentionCountsLosses(t *testing.T) {
 	})
 }
 
-// A subscription whose cursor passes old events between retention's reading and moving of
-// cursors loses nothing.
+// A subscription loses nothing if its cursor passes old events after retention has read the
+// cursors and before it moves them.
 func TestRetentionKeepsMovedCursors(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub, slow := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
@@ -241,7 +241,7 @@ func TestRetentionCancelled(t *testing.T) {
 	})
 }
 
-// Alerts that are never sent are removed too.
+// Alerts that are never sent are removed as well.
 func TestRetentionOfUnsentAlerts(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -310,7 +310,7 @@ func TestRetentionOfDeletedSubscriptions(t *testing.T) {
 	})
 }
 
-// The database does not grow while as much is removed as is added.
+// The database does not grow while as many records are removed as are added.
 func TestRetentionBoundsTheFile(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
@@ -394,7 +394,7 @@ func BenchmarkSweep(b *testing.B) {
 	b.ReportMetric(10_000*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// The operator is alerted once per day of a subscription that keeps losing events, with the
+// The operator is alerted once per day and subscription that keeps losing events, with the
 // total.
 func TestLossAlertsOnceADay(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {

@@ -19,8 +19,8 @@ import (
 	"service/webhook"
 )
 
-// TestTokensOfTheInstallation checks that the schema has tokens without a program for two scopes
-// only, each alone, and no platform token in a program.
+// TestTokensOfTheInstallation checks that the schema permits tokens without a program for two
+// scopes only, each alone, and no platform token in a program.
 func TestTokensOfTheInstallation(t *testing.T) {
 	s := open(t)
 	for _, tt := range []struct {
@@ -54,8 +54,8 @@ func setSchema(t *testing.T, path string, version int) {
 	must(t, errors.Join(err, db.Close()))
 }
 
-// Databases of versions that were never released are rejected, wherever they are opened, and so
-// are those of newer ones. Nothing is changed.
+// Databases of versions that were never released, and of newer versions, are rejected wherever
+// they are opened. Nothing is changed.
 func TestUnsupportedSchema(t *testing.T) {
 	for version, want := range map[int]string{
 		1:  "has schema 1 of an unreleased version, but this binary supports schemas from " + strconv.Itoa(schema.Version) + " on: ",
@@ -170,7 +170,7 @@ func TestNewSchema(t *testing.T) {
 }
 
 // A replica that an unreleased version wrote, with files at its root and no term, is rejected: serve
-// neither restores it nor begins without it, and doctor says why.
+// neither restores it nor starts without it, and doctor says why.
 func TestUnreleasedReplica(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	must(t, os.Chmod(dir, 0o700))

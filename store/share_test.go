@@ -20,7 +20,7 @@ func share(t *testing.T, s *Store, programID, deliveryID string) (sh webhook.Sha
 	return sh, code
 }
 
-// aDelivery returns the id of a delivery of a program.
+// aDelivery returns the ID of a delivery of a program.
 func aDelivery(t *testing.T, s *Store, programID string) string {
 	t.Helper()
 	var id string
@@ -93,7 +93,7 @@ func TestShares(t *testing.T) {
 		t.Errorf("%d links are kept", n)
 	}
 	wantShared(t, s, code, true)
-	// They end with the subscription.
+	// The links end with the subscription.
 	d, _, _, err := s.Deliveries().Shared(t.Context(), code)
 	must(t, err)
 	_, err = s.Subscriptions().Delete(t.Context(), "one", d.SubscriptionID)
@@ -108,7 +108,7 @@ func TestShares(t *testing.T) {
 		"WHERE s.program_id = 'one' AND s.deleted_at IS NULL LIMIT 1", nil, (*record.DeliveryID)(&other)))
 	_, code = share(t, s, "one", other)
 	wantShared(t, s, code, true)
-	// They end when the program is being erased.
+	// The links end when the erasure of the program begins.
 	mustWrite(t, s, func(w Write) error {
 		_, err := w.Programs().Erase("one", webhook.AuditEntry{})
 		return err
@@ -136,7 +136,8 @@ func TestSharesExpire(t *testing.T) {
 	})
 }
 
-// Links and sessions of the portal, and links to deliveries, live as long when the wall clock jumps.
+// Links and sessions of the portal, and links to deliveries, keep their lifetime when the wall
+// clock jumps.
 func TestLinksMoveWithTheClock(t *testing.T) {
 	for _, jump := range []time.Duration{30 * 24 * time.Hour, -30 * 24 * time.Hour} {
 		t.Run(jump.String(), func(t *testing.T) {

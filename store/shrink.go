@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// The database file is shrunk when it is mostly free, until a quarter is, which new records will
-	// use.
+	// The database file is shrunk when it is mostly free, until a quarter is free, which new records
+	// will use.
 	shrinkTo = 4
 	// shrinkStep is the maximum time to return one page. SQLite searches the free list for
 	// pages at the end of the file; with many gigabytes of free pages, service compact is
@@ -41,7 +41,7 @@ func (s *core) shrink(ctx context.Context, w *steps, shrunk *int64) error {
 			if err := t.Scan("PRAGMA page_count", nil, &before); err != nil {
 				return err
 			}
-			// It returns a row for each page, and moves only pages whose rows are read.
+			// The pragma returns a row per page, and moves only pages whose rows are read.
 			err := t.Each(fmt.Sprintf("PRAGMA incremental_vacuum(%d)", n), nil, func(func(...any) error) error { return nil })
 			took = time.Since(began)
 			return err

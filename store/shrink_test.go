@@ -40,8 +40,8 @@ func fileSize(t testing.TB, s *Store) int64 {
 	return p.All * p.Size
 }
 
-// digest returns a hash of all rows except those of settings, epochs, which a restore begins, and statistics, which Close
-// writes, and of the integrity check.
+// digest returns a hash of the integrity check and of all rows, except settings, epochs, which a
+// restore begins, and statistics, which Close writes.
 func digest(t testing.TB, db *sql.DB) string {
 	t.Helper()
 	h := sha256.New()
@@ -60,7 +60,7 @@ func digest(t testing.TB, db *sql.DB) string {
 			query = "SELECT * FROM " + query
 		}
 		if query == "SELECT * FROM audit" {
-			query += " WHERE action <> 'audit.continue'" // which a restored database has in addition
+			query += " WHERE action <> 'audit.continue'" // which a restored database contains in addition
 		}
 		rows, err := db.Query(query)
 		must(t, err)
@@ -82,8 +82,8 @@ func digest(t testing.TB, db *sql.DB) string {
 	return fmt.Sprintf("%x", h.Sum(nil))
 }
 
-// The file shrinks in steps when more than half of it is free, and keeps some free pages. So
-// does its replica.
+// The file shrinks in steps when more than half of it is free, and keeps some free pages. The
+// replica does the same.
 func TestFileShrinks(t *testing.T) {
 	harness.Long(t)
 	dir, target := t.TempDir(), t.TempDir()
@@ -230,8 +230,8 @@ func TestCompact(t *testing.T) {
 	}
 }
 
-// A compaction that cannot finish changes nothing: without room, when interrupted, or after a
-// killed process left a file.
+// A compaction that cannot finish changes nothing: without free disk space, when interrupted,
+// or after a killed process left a file.
 func TestCompactRefused(t *testing.T) {
 	dir, want := oldDatabase(t)
 	names := func() (all []string) {

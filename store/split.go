@@ -11,9 +11,10 @@ import (
 	"service/webhook"
 )
 
-// A split sends the events of a failed delivery again, see docs/decisions/0058-a-batch-costs-no-event.md. Its
-// deliveries are formed one at a time, as those of a replay are. It is open until they have
-// completed, and until then the failed delivery counts as one that is being retried.
+// A split sends the events of a failed delivery again, see
+// docs/decisions/0058-a-batch-costs-no-event.md. Its deliveries are formed one at a time, like those
+// of a replay. It is open until they have completed; until then the failed delivery counts as being
+// retried.
 
 const (
 	// fromSplits selects the events e that the open splits p, of the failed deliveries d, have yet
@@ -49,8 +50,8 @@ const (
 	selectUnfinished = "SELECT EXISTS (SELECT 1 FROM splits WHERE subscription_id = ? AND after_seq < 9223372036854775807)"
 )
 
-// splitEnd selects the splits that may have ended: those of a subscription, or that of a failed
-// delivery.
+// splitEnd selects the splits that may have ended: those of a subscription, or the one of a
+// failed delivery.
 type splitEnd struct{ finish, remove string }
 
 var (
@@ -63,7 +64,7 @@ func newSplitEnd(which string) splitEnd {
 }
 
 // openSplit opens the split of a delivery of several events that failed. After a 429 the events are
-// sent as one delivery once more: it was the rate that was refused.
+// sent as one delivery once more, since the receiver refused the rate.
 func (t *tx) openSplit(num int64, subscriptionID string, a *webhook.Attempt) error {
 	if _, err := t.mayBeIn(&t.w.splits, selectWithSplits, subscriptionID); err != nil {
 		return err
@@ -78,7 +79,7 @@ func (t *tx) endSplits(which splitEnd, id any) error {
 	if err := t.Exec(which.finish, id); err != nil {
 		return err
 	}
-	var subscription string // all are of one
+	var subscription string // all are of one subscription
 	err := t.Each(which.remove, []any{id}, func(scan func(...any) error) error {
 		var num int64
 		err := scan(&num, &subscription)
@@ -105,16 +106,16 @@ func (t *tx) endSplitOf(num int64, subscriptionID string) error {
 	return t.endSplits(ofFailed, parent)
 }
 
-// splitRun is what a split sends next.
+// splitRun contains the events that a split sends next.
 type splitRun struct {
 	carried
 	parent int64  // the failed delivery
-	id     string // its id, as stored
+	id     string // its ID, as stored
 	after  int64  // the position of the split
 	seqs   []int64
 }
 
-// splitNext reads what the oldest split of a queue sends next, of other event types than except: at
+// splitNext reads the next events of a queue's oldest split, excluding the event types except: at
 // most count events, and as many as fit into size bytes, but at least one. It returns no seqs if
 // nothing is left.
 func (s Queues) splitNext(ctx context.Context, q *Queue, except []string, count, size int) (r splitRun, err error) {
@@ -143,7 +144,7 @@ func (s Queues) splitNext(ctx context.Context, q *Queue, except []string, count,
 	return r, err
 }
 
-// formSplit forms the next delivery of a queue's splits, as Spend does of the log, and returns it
+// formSplit forms the next delivery of a queue's splits, like Spend for the log, and returns it
 // once it is stored, nil if nothing is left to send.
 func (s Queues) formSplit(ctx context.Context, c *Credit, except []string) (*Forming, error) {
 	q := c.Queue
@@ -260,9 +261,9 @@ func (t *tx) loseSplits(after, to, old int64) (lost []splitLoss, err error) {
 const unsubscribedAtOnce = 16
 
 const (
-	// hasUnsubscribed is the condition of the deliveries d of the subscriptions s that have an event of
-	// a type that the subscription no longer requests (spec, section 6.1.4). The type counts, not the
-	// interests, which are closed while it is paused.
+	// hasUnsubscribed is the condition of the deliveries d of the subscriptions s with an event of a
+	// type that the subscription no longer selects (spec, section 6.1.4). The type decides, not the
+	// interests, which are closed while the subscription is paused.
 	hasUnsubscribed = `EXISTS (SELECT 1 FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
 		WHERE e.name NOT IN (SELECT value FROM json_each(s.events)))`
 
@@ -329,7 +330,7 @@ func (t *tx) failUnsubscribed(num int64, events int, subscriptionID string) erro
 }
 
 // requested returns an error that names the event types of a delivery that its subscription no
-// longer requests, nil if there is none.
+// longer selects, nil if there is none.
 func (t *tx) requested(num int64) error {
 	var names []string
 	err := t.Each(selectRemovedTypes, []any{num}, sqlite.Into(&names))

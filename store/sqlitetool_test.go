@@ -16,9 +16,9 @@ import (
 	"service/test/harness"
 )
 
-// Operators look at the database with the sqlite3 of their distribution, which may be years older than
-// the service's. It must agree with the service about every CHECK: in 3.40, for example,
-// json_valid(NULL) is 0. The tables get random rows that their CHECKs accept.
+// Operators may read the database with the sqlite3 of their distribution, which may be years older
+// than the service's. It must agree with the service about every CHECK: in 3.40, for example,
+// json_valid(NULL) is 0. The tables get random rows that satisfy their CHECKs.
 func TestOtherSQLite(t *testing.T) {
 	tool := harness.Tool(t, "sqlite3", "sqlite3")
 	seed := rand.Uint64()

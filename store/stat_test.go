@@ -9,8 +9,8 @@ import (
 	"service/webhook"
 )
 
-// totalStats returns the sum of the statistics of the last days, and of how many
-// spans they are.
+// totalStats returns the sum of the statistics of the last days, and the number of their
+// spans.
 func totalStats(t *testing.T, s *Store, programID, subscriptionID string, span time.Duration) (sum webhook.Stat, spans int) {
 	t.Helper()
 	all, err := s.Figures().Stats(t.Context(), programID, subscriptionID, span, time.Now().Add(-100*time.Hour), time.Now().Add(time.Hour))

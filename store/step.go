@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// pace is how much of the writer's time steps take.
+// pace is the share of the writer's time that steps take.
 type pace struct {
 	target time.Duration // of one step, during which it occupies the writer
 	most   int           // records in one step
@@ -27,8 +27,8 @@ var (
 // firstStep is the number of records of the first step of each kind.
 const firstStep = 8
 
-// steps divides work that grows with what is stored into short writes, so that other writes do
-// not wait long.
+// steps divides work that grows with the stored records into short writes, so that other writes
+// do not wait long.
 type steps struct {
 	s       *core
 	pace    pace
@@ -36,7 +36,7 @@ type steps struct {
 	longest time.Duration // longest step
 }
 
-// newSteps returns steps of a pace, which begin with a small one.
+// newSteps returns steps at a pace, which start with a small one.
 func (s *core) newSteps(p pace) steps { return steps{s: s, pace: p, size: firstStep} }
 
 // write runs one step, rests, and adapts the size of the next step to the pace. fn may be called
@@ -77,7 +77,7 @@ func (w *steps) each(parts ...func() error) error {
 	return nil
 }
 
-// inSteps calls fn for all elements, as many in each step as its size.
+// inSteps calls fn for all elements, in steps of the current size.
 func inSteps[T any](ctx context.Context, w *steps, all []T, fn func(t *tx, some []T) error) error {
 	for len(all) > 0 {
 		some := all[:min(len(all), w.size)]
@@ -113,8 +113,9 @@ func (w *steps) remove(ctx context.Context, query string, args ...any) error {
 	return err
 }
 
-// removeFound removes what a query finds by an argument and a limit. The keys that it found are the
-// argument of the queries, a JSON array. It is for what is expensive to find: the writer does not.
+// removeFound removes the records whose keys find selects by an argument and a limit. Each query
+// takes the found keys as its argument, a JSON array. Use it for keys that are expensive to find,
+// since find runs outside the writer.
 func (w *steps) removeFound(ctx context.Context, find string, which any, queries ...string) error {
 	for {
 		var keys []any

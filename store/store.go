@@ -3,7 +3,7 @@
 //
 // It guarantees:
 //
-//   - When a write method returns without an error, what it wrote is on disk (fsynced)
+//   - When a write method returns without an error, its writes are on disk (fsynced)
 //     and survives a power loss.
 //   - A write method does everything it documents, or nothing.
 //   - A method for one program never returns a record of another.
@@ -52,14 +52,14 @@ type Config struct {
 	// MinFreeDisk is the minimum number of free bytes on the disk for events to be
 	// accepted; AutoFreeDisk, or 0 for no minimum.
 	MinFreeDisk int64
-	// Retention is that of [Store.Retain], for the forecast of the database's size, and for how
-	// much of a jump of the clock it counts; zero for no forecast, and a day at most.
+	// Retention is that of [Store.Retain], for the forecast of the database's size and the limit
+	// of a counted clock jump; zero for no forecast, and a day at most.
 	Retention webhook.Retention
 	// SendAlerts makes alerts be sent; otherwise they are only stored and logged.
 	SendAlerts bool
-	// Catalog has the event types of the binary and of files. Open adds those of the
-	// database; later changes are in it as soon as they are stored. Nil for a store
-	// whose event types are not used. It must not be used by two stores.
+	// Catalog contains the event types of the binary and of files. Open adds those of the
+	// database; later changes are in it as soon as they are stored. Nil for a store whose event
+	// types are not used. Two stores must not share it.
 	Catalog *webhook.Catalog
 	// Dictionary is text that events have in common, the newest and most frequent last.
 	// It compresses new events. Nil uses that of Catalog, or
@@ -127,7 +127,7 @@ type core struct {
 	unusedTypes []record.UnusedType // set by Open
 
 	retention    webhook.Retention // Config.Retention
-	replicaKeeps time.Duration     // how long the replica keeps what was removed, 0 without one
+	replicaKeeps time.Duration     // how long the replica keeps removed records, 0 without a replica
 	dictionaries dictionary.Set
 	housekeeping housekeeping
 	quotas       quotas
@@ -209,7 +209,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		return nil, err
 	}
 	if err := s.writer.do(s.recoverClock); Unavailable(err) {
-		// The store can be read. Nothing is claimed before the clock is recovered.
+		// The store is readable. Nothing is claimed before the clock is recovered.
 		s.logger.Error("storage is not writable; checking the clock later", "error", err)
 	} else if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -232,7 +232,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	return s, nil
 }
 
-// prepareFiles locks the data directory, completes what a killed process left unfinished,
+// prepareFiles locks the data directory, completes the unfinished work of a killed process,
 // and restores the database from the replica if it is missing.
 func (s *core) prepareFiles(ctx context.Context, path string, cfg *Config) (err error) {
 	if s.lock, err = sqlite.LockDir(cfg.Dir); err != nil {
@@ -295,7 +295,7 @@ func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err 
 	return err
 }
 
-// hooks returns what the store adds to every commit.
+// hooks returns the store's additions to every commit.
 func (s *core) hooks() sqlite.Hooks {
 	return sqlite.Hooks{
 		Permit: s.writer.permit,
@@ -358,7 +358,7 @@ func (s *Store) close() error {
 		s.db.Abandon()
 	default:
 		if s.writer.running {
-			// Write the last counts; they are lost if the store is not writable.
+			// Write the last counts, which are lost if the store is not writable.
 			_ = s.writeCounts()
 		}
 		var last func() error
@@ -379,7 +379,7 @@ func (s *Store) Dir() string { return s.dir }
 
 // Check reports whether the store can be read and written: nil, or the reason. The error is a
 // *webhook.Error if the cause is not the store itself: the disk is nearly full, the WAL is too
-// long, or the lease has ended. After an outage, it writes to see whether that is over.
+// long, or the lease has ended. During an outage, it writes to see whether the outage is over.
 func (s *Store) Check(ctx context.Context) error {
 	if l := s.writer.lease.Load(); l != nil && !l.Valid() {
 		return l.errExpired()
@@ -402,7 +402,7 @@ func (s *Store) Check(ctx context.Context) error {
 }
 
 // probe writes as much as the largest event, since small writes may succeed for a while on a
-// full disk, and replaces it by the time. If it succeeds, the outage is over.
+// full disk, and replaces it with the time. If it succeeds, the outage is over.
 func (s *core) probe() error {
 	for _, value := range [][]byte{make([]byte, webhook.MaxEventBytes), []byte(webhook.FormatTime(s.clock.Now()))} {
 		err := s.writer.do(func(t *tx) error {

@@ -92,7 +92,7 @@ func create(s *Store, programID string, names ...string) (webhook.Subscription, 
 	return sub, err
 }
 
-// event returns an event with a new id.
+// event returns an event with a new ID.
 func event(name string) webhook.Event {
 	id := webhook.NewID()
 	return webhook.Event{

@@ -93,7 +93,7 @@ func (w SubscriptionWrites) Record(by webhook.AuditEntry, action webhook.Action,
 	return w.t.people.Record(by, action, sub.ProgramID, sub.ID, endpoint)
 }
 
-// inProgram are the subscriptions of a program. Its index has no deleted ones.
+// inProgram are the subscriptions of a program. The index contains no deleted ones.
 const inProgram = "FROM subscriptions INDEXED BY subscriptions_by_program WHERE program_id = ? AND deleted_at IS NULL"
 
 // limitSubscriptions returns an error if the program has reached its own limit of subscriptions, or
@@ -129,9 +129,9 @@ func (t *tx) limitSubscriptions(programID string, limit int) error {
 // It bounds what repeated changes can store while events are waiting.
 const maxClosedInterests = 1000
 
-// Update changes the fields that are not nil. If none of them differs, the record and
-// its updated_at do not change. Events that were accepted while the subscription wanted them are
-// still delivered afterwards. Events that were accepted while it was paused are not.
+// Update changes the fields that are not nil. If none of them differs, the record and its
+// updated_at do not change. Events that were accepted while the subscription selected them are
+// still delivered after the change. Events that were accepted while it was paused are not.
 func (w SubscriptionWrites) Update(programID, id string, f *webhook.SubscriptionFields,
 	by webhook.AuditEntry) (webhook.Subscription, error) {
 	s, t := w.t.s, w.t
@@ -199,9 +199,9 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	return sub, w.Record(by, action, &sub, detail)
 }
 
-// forgetHealth ends what was learned about the server of a subscription with a change of the
-// subscription: its failures if it gets another URL or is activated, and the size that it accepts if
-// it gets another URL or another maximum of events.
+// forgetHealth discards the knowledge about a subscription's server after a change of the
+// subscription: the failures if its URL changes or it is activated, and the size that the server
+// accepts if its URL or its maximum of events changes.
 func (t *tx) forgetHealth(before, sub *webhook.Subscription) error {
 	if sub.URL != before.URL || sub.Active && !before.Active {
 		sub.Status, sub.DisabledReason = webhook.HealthHealthy, ""
@@ -219,20 +219,20 @@ func (t *tx) forgetHealth(before, sub *webhook.Subscription) error {
 	return nil
 }
 
-// maxOldURLs is the maximum number of replaced URLs that are stored of a subscription. It bounds
-// what repeated changes can store; retention removes those that no delivery can name.
+// maxOldURLs is the maximum number of replaced URLs that are stored per subscription. It bounds
+// the data that repeated changes can store; retention removes the URLs that no delivery can name.
 const maxOldURLs = 100
 
 const (
 	insertOldURL = `INSERT INTO old_urls (subscription_id, number, url, replaced_at, last_delivery)
 		SELECT id, url_number, url, ?2, (SELECT coalesce(max(num), 0) FROM deliveries) FROM subscriptions WHERE id = ?1 RETURNING number`
-	// The row before the oldest URL stays, so that earlier deliveries are not taken for that one's.
+	// The row before the oldest URL stays: earlier deliveries must not seem to be sent to that URL.
 	blankOldURL   = "UPDATE old_urls SET url = '' WHERE subscription_id = ? AND number = ?"
 	deleteOldURLs = "DELETE FROM old_urls WHERE subscription_id = ? AND number < ?"
 )
 
-// replaceURL stores the URL of a subscription that is about to get another one, for its attempts,
-// and increments its number.
+// replaceURL stores the URL of a subscription that is about to change, for its attempts, and
+// increments its number.
 func (t *tx) replaceURL(before, sub *webhook.Subscription) error {
 	if sub.URL == before.URL {
 		return nil
@@ -279,7 +279,7 @@ func (w SubscriptionWrites) setCredentials(sub *webhook.Subscription, f *webhook
 	return t.Exec("UPDATE failures SET next_probe_at = ? WHERE subscription_id = ?", at.UnixMilli(), sub.ID)
 }
 
-// encryptHeaders returns the headers of a subscription as they are stored, nil for none.
+// encryptHeaders returns the stored form of a subscription's headers, nil for none.
 func (s *core) encryptHeaders(id string, headers []webhook.Header) []byte {
 	if len(headers) == 0 {
 		return nil
@@ -309,8 +309,8 @@ func (w SubscriptionWrites) SigningSecret(programID, id string) (webhook.Signing
 	return plain, err
 }
 
-// Sign returns the signatures that an attempt would have now, one for each secret of a
-// subscription that signs. The error is a *webhook.Error if there is no such subscription.
+// Sign returns the signatures that an attempt would have now, one per secret of the subscription
+// that still signs. The error is a *webhook.Error if there is no such subscription.
 func (s Subscriptions) Sign(ctx context.Context, programID, id, deliveryID string, at time.Time, body []byte) (string, error) {
 	q, err := (Queues{s.core}).Get(ctx, id)
 	if err == nil && q.ProgramID != programID {
@@ -330,8 +330,8 @@ const insertOldSecret = `INSERT INTO old_signing_secrets (subscription_id, expir
 	SELECT id, max(?, 1 + coalesce((SELECT max(expires_at) FROM old_signing_secrets WHERE subscription_id = s.id), 0)), signing_secret
 	FROM subscriptions s WHERE id = ? RETURNING expires_at`
 
-// RotateSecret replaces the signing secret of a subscription and returns the new one, which is
-// shown only once. The old one also signs until the returned time, for SecretOverlap. If r ends it at
+// RotateSecret replaces the signing secret of a subscription and returns the new one, which is shown
+// only once. The old one keeps signing until the returned time, for SecretOverlap. If r ends it at
 // once, so do older ones, and the time is zero.
 func (w SubscriptionWrites) RotateSecret(programID, id string, r webhook.Rotation, by webhook.AuditEntry) (sub webhook.Subscription,
 	secret webhook.SigningSecret, until time.Time, err error) {
@@ -390,7 +390,7 @@ func (w SubscriptionWrites) keepSecret(id string, now time.Time) (until time.Tim
 	return s.clock.Shown(expires), err
 }
 
-// Delete deletes a subscription and returns it as it was. Its waiting deliveries fail,
+// Delete deletes a subscription and returns its last state. Its waiting deliveries fail,
 // and an attempt in flight is the last. The records of its deliveries stay. If there are many
 // waiting deliveries, [Store.Housekeep] completes the rest; they are shown as failed immediately.
 func (w SubscriptionWrites) Delete(programID, id string, by webhook.AuditEntry) (webhook.Subscription, error) {
@@ -402,7 +402,7 @@ func (w SubscriptionWrites) Delete(programID, id string, by webhook.AuditEntry) 
 	now := s.clock.Now().UTC().Truncate(time.Millisecond)
 	sub.DeletedAt = now
 	sub.Revision++
-	// Delete the secrets too, since nothing more is signed or sent.
+	// Delete the secrets as well, since nothing more is signed or sent.
 	err = t.Exec("UPDATE subscriptions SET deleted_at = ?1, updated_at = ?1, counted_at = ?2, "+
 		"active = 0, authorization_header = NULL, header_names = '[]', headers = NULL, signing_secret = x'', "+
 		"revision = revision + 1 WHERE id = ?3",
@@ -461,7 +461,7 @@ func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
 func apply(sub *webhook.Subscription, f *webhook.SubscriptionFields) {
 	set(&sub.URL, f.URL)
 	set(&sub.Events, f.Events)
-	if f.Events != nil && !sub.Filters.Equal(f.Filters) { // equal ones may differ in what they know of a request
+	if f.Events != nil && !sub.Filters.Equal(f.Filters) { // equal filters may come from different requests
 		sub.Filters = f.Filters
 	}
 	set(&sub.Description, f.Description)
@@ -478,8 +478,8 @@ func set[T any](field *T, value *T) {
 	}
 }
 
-// An interest is a range of the log in which a subscription wants the events with one name. A range
-// is open, without an end, while the subscription wants them.
+// An interest is a range of the log in which a subscription selects the events with one name. A
+// range is open, without an end, while the subscription selects them.
 
 // openInterests opens a range after head for some names of a subscription, with their filters.
 func (t *tx) openInterests(sub *webhook.Subscription, names []string, head int64) error {
@@ -501,9 +501,9 @@ const deleteRemovedInterests = "DELETE FROM interests WHERE subscription_id = ? 
 const deleteEmptyInterest = `DELETE FROM interests WHERE subscription_id = ? AND name = ? AND until_seq IS NULL
 	AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = ? AND e.name = interests.name AND e.seq > interests.after_seq)`
 
-// moveInterests closes the ranges of the names of a subscription that was paused at the head of the
-// log, and opens ranges for new names there. Another filter is both. It deletes those of names that the
-// subscription no longer requests (spec, section 6.1.4).
+// moveInterests closes the ranges of a subscription that was paused at the head of the log, and opens
+// ranges for new names there. A changed filter does both. moveInterests deletes the ranges of names
+// that the subscription no longer selects (spec, section 6.1.4).
 func (t *tx) moveInterests(before, after *webhook.Subscription) error {
 	var had, has []string
 	if before.Active {

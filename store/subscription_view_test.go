@@ -115,7 +115,7 @@ func TestAllSubscriptions(t *testing.T) {
 	}
 }
 
-// checkOrders checks that the pages of each order have each of the wanted ids once.
+// checkOrders checks that the pages of each order contain each of the wanted IDs once.
 func checkOrders(t *testing.T, s *Store, programID, raw string, want []string) {
 	t.Helper()
 	for _, name := range webhook.AllSubscriptionList.Sort {
@@ -130,8 +130,8 @@ func checkOrders(t *testing.T, s *Store, programID, raw string, want []string) {
 	}
 }
 
-// pagesOf returns the ids on the pages of a list. With back it checks that each page leads to the one
-// before; the positions of created_at have more than one cursor.
+// pagesOf returns the IDs on the pages of a list. With back it checks that each page leads to the
+// previous one; the positions of created_at have more than one cursor.
 func pagesOf(t *testing.T, s *Store, programID, raw string, back bool) (ids []string) {
 	t.Helper()
 	q := query(t, webhook.AllSubscriptionList, raw+"&page[size]=7")
@@ -155,8 +155,9 @@ func pagesOf(t *testing.T, s *Store, programID, raw string, back bool) (ids []st
 	}
 }
 
-// The default order has the most urgent first, and in each state what has most waiting. Search finds a
-// subscription by a part of its name or URL, except the query, and by the beginning of its ID.
+// The default order starts with the most urgent subscriptions, and within each state with the largest
+// backlog. Search finds a subscription by a part of its name or URL, except the query, and by the
+// beginning of its ID.
 func TestSubscriptionOrder(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -264,7 +265,7 @@ func BenchmarkSubscriptionOrders(b *testing.B) {
 	}
 }
 
-// checkAllSubscriptions compares a list with the wanted ids, with few and with many examined subscriptions
+// checkAllSubscriptions compares a list with the wanted IDs, with few and with many examined subscriptions
 // per page.
 func checkAllSubscriptions(t *testing.T, s *Store, programID, raw string, want []string) {
 	t.Helper()
@@ -317,7 +318,7 @@ func respondTo(t *testing.T, s *Store, c *Claim, status int) {
 	time.Sleep(time.Second)
 }
 
-// An example is signed as an attempt is: with each secret that signs.
+// An example is signed like an attempt: with each secret that signs.
 func TestSign(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

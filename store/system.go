@@ -33,7 +33,7 @@ type System struct {
 	Swept Swept // since Open
 }
 
-// System returns the state of the store. Its cost does not depend on how much is stored.
+// System returns the state of the store. Its cost does not depend on the number of stored records.
 func (s Figures) System(ctx context.Context) (y System, err error) {
 	y.Path = filepath.Join(s.dir, datadir.Database)
 	y.Swept = s.Swept()

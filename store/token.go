@@ -19,7 +19,7 @@ import (
 const insertToken = "INSERT INTO tokens (id, hash, hint, program_id, user_id, name, scopes, created_at, expires_at) " +
 	"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
-// Create creates a token, and its program if that is new. A token of the installation has no program.
+// Create creates a token, and its program if that is new. An installation token has no program.
 // The secret cannot be retrieved again, since only its SHA-256 is stored. The error is a
 // *webhook.Error if n is invalid.
 func (w TokenWrites) Create(n webhook.NewToken, by webhook.AuditEntry) (webhook.Token, string, error) {
@@ -139,9 +139,9 @@ func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 	return one[0], sqlite.NoRows(err, webhook.NotFound("token"))
 }
 
-// Revoke revokes a token immediately and returns it. Revoking it again changes nothing.
-// The error is a *webhook.Error if there is no such token, or if its program moves or has moved:
-// the other installation would not know of it.
+// Revoke revokes a token immediately and returns it. Revoking it again changes nothing. The error
+// is a *webhook.Error if there is no such token, or if its program moves or has moved, since the
+// other installation would not learn of it.
 func (w TokenWrites) Revoke(id string, by webhook.AuditEntry) (webhook.Token, error) {
 	token, err := record.ScanToken(func(dest ...any) error {
 		return w.t.Scan("SELECT "+record.TokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)

@@ -40,12 +40,12 @@ type writer struct {
 type tx struct {
 	*sqlite.Tx
 	s      *core
-	w      *writer // that of s
+	w      *writer // the writer of s
 	people people.Writes
 
 	touched   []string // programs whose head this write has moved
 	published int      // how many of accepted are from earlier writes
-	left      bool     // a subscription has left a set of those with failures in this write
+	left      bool     // this write has removed a subscription from one of the sets of failures
 
 	dropped []string // event types that this commit deletes
 	kept    int      // how many of dropped are from earlier writes
@@ -134,7 +134,7 @@ func (w *writer) afterCommit() {
 func (w *writer) stamp(t *sqlite.Tx) error { return w.commits.Stamp(t) }
 
 // rollback is the hook [sqlite.Hooks].Rollback: it discards cached state of the database, which
-// may be wrong now.
+// may be outdated.
 func (w *writer) rollback(err error) {
 	w.commits.Undone()
 	clear(w.heads)
@@ -149,7 +149,7 @@ func (w *writer) rollback(err error) {
 	t.end(err)
 }
 
-// forgetFailures makes the next write that needs them read which subscriptions have failures.
+// forgetFailures makes the next write that needs the sets of failures read them again.
 func (w *writer) forgetFailures() { w.fails, w.undelivered, w.splits = nil, nil, nil }
 
 // end ends the transaction with the result err, nil for a commit: it settles the spent credits
@@ -202,8 +202,8 @@ func (t *tx) now() (int64, error) {
 }
 
 // deliveryChanged notes that the current write stores or changes a delivery; num 0 stands for
-// unnamed ones. The watchers of deliveries are notified after the commit, even if this write is
-// undone.
+// any deliveries. The watchers of deliveries are notified after the commit, even if this write
+// is undone.
 func (t *tx) deliveryChanged(num int64) {
 	if len(t.changed) < watch.MaxChanged {
 		t.changed = append(t.changed, num)

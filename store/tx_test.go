@@ -19,8 +19,8 @@ func (w *writer) submit(fn func(*tx) error, repeatable bool) *sqlite.Op {
 	return w.Submit(func(*sqlite.Tx) error { return fn(&w.tx) }, repeatable)
 }
 
-// lead holds leadership of the writer until release is called, so that writes submitted in
-// between share a commit.
+// lead holds leadership of the writer until release is called, so that writes submitted
+// until then share a commit.
 func lead(s *Store) (release func()) {
 	done, leading := make(chan struct{}), make(chan struct{})
 	op := s.writer.submit(func(*tx) error { close(leading); <-done; return nil }, true)

@@ -16,7 +16,7 @@ import (
 const (
 	// An event may be in deliveries to many other subscriptions, so those are searched only if the
 	// subscription may have several deliveries of it, and it is not known to be undelivered. The last
-	// condition is for deliveries that were removed before their events.
+	// condition covers deliveries that were removed before their events.
 	insertUndelivered = `INSERT INTO undelivered (subscription, seq, delivery, incident)
 		SELECT d.subscription, j.value, d.num, ?2 FROM deliveries d CROSS JOIN json_each(d.seqs) j
 		WHERE d.num = ?1 AND (coalesce(d.redelivery_of, d.replay_id, d.split_of) IS NULL
@@ -46,8 +46,8 @@ const (
 		SELECT s.id FROM o CROSS JOIN subscriptions s ON s.num = o.num`
 )
 
-// noteUndelivered records the events of a delivery that failed for good, in an incident, 0 for
-// none. It returns how many of them no delivery has delivered.
+// noteUndelivered records the events of a delivery that failed permanently, in an incident, 0
+// for none. It returns how many of them no delivery has delivered.
 func (t *tx) noteUndelivered(num int64, subscriptionID string, incident int64) (int64, error) {
 	n, err := t.Affected(insertUndelivered, num, sqlite.OrNull(incident))
 	if err != nil {
@@ -88,7 +88,7 @@ func (t *tx) noteDelivered(num int64, subscriptionID string) error {
 	return t.leaveIfNone(t.w.undelivered, hasUndelivered, subscriptionID)
 }
 
-// noteRecovered records that a failed delivery is recovered, if it is.
+// noteRecovered records that a failed delivery is recovered, if no event of it is left.
 func (t *tx) noteRecovered(num int64) error {
 	n, err := t.Affected(insertRecovered, num, t.s.clock.Now().UnixMilli())
 	if err != nil || n == 0 {
@@ -103,8 +103,8 @@ const selectLeftFrom = `SELECT e.received_at FROM undelivered u CROSS JOIN deliv
 	CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = u.seq WHERE u.incident = ?1 AND u.incident IS NOT NULL
 	AND u.seq NOT IN (SELECT value FROM json_each((SELECT seqs FROM deliveries WHERE num = ?2))) ORDER BY u.seq LIMIT 1`
 
-// leftFrom returns when the oldest event was accepted that failed in an incident and is left to
-// resend once a delivery has succeeded, zero if there is none.
+// leftFrom returns the acceptance time of the oldest event that failed in an incident and
+// remains to be resent after a delivery has succeeded, zero if there is none.
 func (t *tx) leftFrom(incident, delivered int64) (time.Time, error) {
 	var from sql.NullInt64
 	err := sqlite.NoRows(t.Scan(selectLeftFrom, []any{incident, delivered}, &from), nil)

@@ -37,7 +37,7 @@ func attempted(t *testing.T, s *Store, c *Claim, status int) Recorded {
 	return r
 }
 
-// An attempt keeps the URL that it was sent to, whatever the subscription's is by then.
+// An attempt keeps the URL that it was sent to, even after the subscription's URL changes.
 func TestAttemptURL(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -57,7 +57,7 @@ func TestAttemptURL(t *testing.T) {
 	must(t, err)
 	setURL(t, s, "p", sub.ID, third)
 	attempted(t, s, c, 200)
-	late.URLNumber = queue(t, s, sub.ID).URLNumber // as if the change was seen before it was sent
+	late.URLNumber = queue(t, s, sub.ID).URLNumber // as if the change was seen before the attempt was sent
 	attempted(t, s, &late, 200)
 	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
 		t.Fatalf("recovered %d attempts (%v), want 1", n, err)
@@ -71,7 +71,7 @@ func TestAttemptURL(t *testing.T) {
 	}
 }
 
-// Only the newest URLs are stored, so that changes of it store a bounded amount.
+// Only the newest URLs are stored, so that URL changes store a bounded amount.
 func TestOldURLsBounded(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -127,7 +127,7 @@ func TestOldURLsAge(t *testing.T) {
 	}
 }
 
-// The result of an attempt to an earlier URL neither adds to the failures of the current one nor
+// The result of an attempt to an earlier URL neither adds to the failures of the current URL nor
 // ends them.
 func TestEarlierURLDoesNotCount(t *testing.T) {
 	s := open(t)

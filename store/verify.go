@@ -15,7 +15,7 @@ type ReplicaVerification = replica.Verification
 func (s *core) verifyReplica(r *replica.Replication, cfg *Config) {
 	var text []byte
 	target := cfg.Replica.Target()
-	// If the setting is missing or cannot be read, the next comparison is soon.
+	// If the setting is missing or unreadable, the next comparison is soon.
 	_ = s.db.Readers().QueryRow("SELECT value FROM settings WHERE name = '" + doctor.VerifiedSetting + "'").Scan(&text)
 	r.VerifyContent(cfg.VerifyReplica, doctor.ParseVerification(text, target), func(y ReplicaVerification) {
 		text, err := json.Marshal(doctor.SavedVerification{Target: target, Verification: y})

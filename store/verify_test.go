@@ -11,7 +11,7 @@ import (
 )
 
 // TestVerifiedReplica compares a replica with the database, and reads the result after a
-// restart. It does not apply to another replica.
+// restart. The result does not apply to another replica.
 func TestVerifiedReplica(t *testing.T) {
 	dir := t.TempDir()
 	target := "file://" + t.TempDir()

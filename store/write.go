@@ -7,15 +7,15 @@ import (
 	"service/webhook"
 )
 
-// Write is a transaction in progress. Its methods read the current state, and everything they
-// write is stored or nothing. It is valid until the function that it was passed to returns.
-// After one of its methods fails, that function must return an error.
+// Write is a transaction in progress. Its methods read the current state, and either
+// everything they write is stored or nothing. It is valid until the function that it was
+// passed to returns. After one of its methods fails, that function must return an error.
 type Write struct{ t *tx }
 
-// Write runs fn in the next commit. If it returns nil, what fn wrote is on disk (fsynced);
-// otherwise nothing is stored. Other writes wait for fn, so fn must be fast, and may use the
-// Store only for reading. fn may run on another goroutine while the caller waits. ctx is
-// checked only before the write begins, so that the outcome is never unknown.
+// Write runs fn in the next commit. If it returns nil, the writes of fn are on disk
+// (fsynced); otherwise nothing is stored. Other writes wait for fn, so fn must be fast, and
+// may use the Store only for reading. fn may run on another goroutine while the caller waits.
+// ctx is checked only before the write begins, so that the outcome is never unknown.
 func (s *Store) Write(ctx context.Context, fn func(Write) error) error { return s.write(ctx, fn) }
 
 // write is [Store.Write] for the handles.

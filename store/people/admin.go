@@ -123,8 +123,8 @@ func (w AdminWrites) CreateFirst(email string, hash webhook.PasswordHash) (webho
 	return w.Create(email, webhook.RoleOwner, hash)
 }
 
-// SetPassword replaces the password of an admin and ends the admin's sessions except the one
-// with the id except ("" for none). It returns how many active sessions it ended.
+// SetPassword replaces the password of an admin and ends the admin's sessions except the
+// session with the ID except ("" for none). It returns how many active sessions it ended.
 func (w AdminWrites) SetPassword(adminID string, hash webhook.PasswordHash, except string) (ended int, err error) {
 	if err := hash.Check(); err != nil {
 		return 0, err
@@ -160,8 +160,8 @@ func (w AdminWrites) Remove(email string) (webhook.Admin, error) {
 }
 
 // SetRole changes the role of an admin, which applies to the next request of open sessions. An
-// admin who is no owner any more loses open invitations. It returns the admin as before. The
-// error is a *webhook.Error if there is none, or if it is the last owner.
+// admin who is no longer an owner loses open invitations. SetRole returns the admin from before
+// the change. The error is a *webhook.Error if there is none, or if it is the last owner.
 func (w AdminWrites) SetRole(adminID string, role webhook.Role) (webhook.Admin, error) {
 	if err := webhook.Invalid(webhook.CheckRole("role", role)...); err != nil {
 		return webhook.Admin{}, err

@@ -51,7 +51,7 @@ func createSession(t *testing.T, s *store.Store, a webhook.Admin, replaced strin
 	return session, secret
 }
 
-// good reports whether a secret is that of an active session.
+// good reports whether a secret belongs to an active session.
 func good(t *testing.T, s *store.Store, secret string) bool {
 	t.Helper()
 	_, ok, err := s.Sessions().Get(t.Context(), secret)

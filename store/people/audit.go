@@ -19,7 +19,7 @@ const (
 	auditColumns = "a.num, a.id, a.at, a.actor, a.admin, a.address, a.request_id, a.action, a.program_id, a.subject_id, a.detail, " +
 		"a.salt, a.digest, a.hash"
 
-	// The newest entry that exists, else the newest that retention has removed.
+	// The newest existing entry, or else the newest that retention has removed.
 	selectLastAudit = "SELECT num, at, hash FROM (SELECT num, at, hash FROM audit ORDER BY num DESC LIMIT 1) " +
 		"UNION ALL SELECT num, 0, hash FROM audit_anchor ORDER BY num DESC LIMIT 1"
 	insertAudit = "INSERT INTO audit (num, id, at, actor, admin, address, request_id, action, program_id, subject_id, detail, " +
@@ -28,7 +28,7 @@ const (
 
 // Audit records an action in the write that performs it, so neither is stored without the
 // other. It sets the parts of the entry that follow from the others, and hashes it over the
-// entry before, which may be one of the same commit.
+// previous entry, which may be from the same commit.
 func (w Writes) Audit(e webhook.AuditEntry) error {
 	if !slices.Contains(webhook.Actions(), e.Action) {
 		return fmt.Errorf("store: unknown audit action %q", e.Action)
@@ -40,7 +40,7 @@ func (w Writes) Audit(e webhook.AuditEntry) error {
 		return err
 	}
 	// A hash that was removed outside of the service counts as zeros. The fault stays, but does
-	// not keep an owner from revoking a token.
+	// not prevent an owner from revoking a token.
 	copy(e.Previous[:], previous)
 	e.Num++
 	e.ID, e.At = webhook.NewID(), time.UnixMilli(max(last, w.now().UnixMilli()))
@@ -58,7 +58,7 @@ func (w Writes) Audit(e webhook.AuditEntry) error {
 }
 
 // Record records a change by an actor, whose entry has no action yet. The zero entry stands for no
-// actor, as in tests: nothing is recorded.
+// actor, as in tests, and is not recorded.
 func (w Writes) Record(by webhook.AuditEntry, action webhook.Action, programID, subjectID, detail string) error {
 	if by.Admin == "" {
 		return nil
@@ -73,7 +73,7 @@ func auditValues(e *webhook.AuditEntry) []any {
 		e.Detail, e.Salt, e.Digest[:], e.Hash[:]}
 }
 
-// chainAudit gives an entry a salt, and hashes it over the one before.
+// chainAudit gives an entry a salt, and hashes it over the previous one.
 func chainAudit(e *webhook.AuditEntry) {
 	e.Salt = make([]byte, webhook.AuditSaltSize)
 	rand.Read(e.Salt)
@@ -81,7 +81,7 @@ func chainAudit(e *webhook.AuditEntry) {
 	e.Hash = e.ChainHash()
 }
 
-// auditActor returns the actor of entries of an admin, who may have been removed. Only
+// auditActor returns the actor for entries of an admin, who may have been removed. Only
 // emails contain an @.
 func (w Writes) auditActor(admin string) (string, error) {
 	if !strings.Contains(admin, "@") {
@@ -131,7 +131,7 @@ func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*list.Feed, erro
 	}
 	f := &list.Feed{Reader: s.lists, Query: q, Low: low, High: high, Scope: list.Scope{List: "audit",
 		Selection: webhook.AuditList.Selection(q)}, Budget: q.Size + 1}
-	// Read the index with the fewest rows: by subject, else by who, else by program.
+	// Read the index with the fewest rows: by subject, else by actor, else by program.
 	f.Binds = list.BindsOf(q)
 	actors := make([]string, 0, len(q.Filters["token_id"]))
 	for _, id := range q.Filters["token_id"] {
@@ -178,7 +178,7 @@ var (
 const ofTokens = ":token_id IS NULL OR a.actor IN (SELECT value FROM json_each(:token_id))"
 
 const (
-	// The hash of the entry before one of a list.
+	// The hash of the entry before the first one of a list.
 	previousAudit = "coalesce((SELECT p.hash FROM audit p WHERE p.num < a.num ORDER BY p.num DESC LIMIT 1), " +
 		"(SELECT hash FROM audit_anchor), zeroblob(32))"
 	selectListedAudit = "SELECT " + auditColumns + ", " + previousAudit +

@@ -36,8 +36,8 @@ type auditWalk struct {
 	previous webhook.AuditHash
 }
 
-// Each calls fn with every entry of the audit log, oldest first, including those that are added
-// in the meantime.
+// Each calls fn with every entry of the audit log, oldest first, including entries that are
+// added during the walk.
 func (s Audit) Each(ctx context.Context, fn func(*webhook.AuditEntry) error) error {
 	var w auditWalk
 	for {
@@ -74,7 +74,7 @@ func (w *auditWalk) read(v interface {
 	case removed > w.last:
 		return nil, errAuditRemoved
 	}
-	// The first entry is read whatever its number is, so that a wrong one is found.
+	// The first entry is read whatever its number is, so that a wrong number is found.
 	after := w.last
 	if after == removed {
 		after = math.MinInt64
@@ -106,8 +106,8 @@ func (s Audit) Newest(ctx context.Context) (e webhook.AuditEntry, ok bool, err e
 	return e, ok, err
 }
 
-// ContinueAudit records from which entry the log continues after a restore from what from describes,
-// see [webhook.AuditGap].
+// ContinueAudit records from which entry the log continues after a restore. from describes what was
+// restored, see [webhook.AuditGap].
 func (w Writes) ContinueAudit(from string) error {
 	var gap webhook.AuditGap
 	var hash []byte
@@ -125,7 +125,7 @@ func (w Writes) ContinueAudit(from string) error {
 }
 
 // CheckNewestAudit checks the hashes of the newest entries of the audit log, and that an entry names
-// what was removed before the first one. It returns how many it has checked. The error is a
+// the entries removed before the first one. It returns how many it has checked. The error is a
 // *webhook.AuditFault if they do not match.
 func CheckNewestAudit(each sqlite.EachRow) (entries int64, err error) {
 	v := webhook.AuditVerifier{Suffix: true}
@@ -143,7 +143,8 @@ func CheckNewestAudit(each sqlite.EachRow) (entries int64, err error) {
 	return s.Entries, errors.Join(err, faulty)
 }
 
-// checkAuditBounds checks that an entry of the audit log names what was removed before the first one.
+// checkAuditBounds checks that an entry of the audit log names the entries removed before the first
+// one.
 func checkAuditBounds(each sqlite.EachRow) error {
 	var first, pruned *webhook.AuditEntry
 	err := each(selectAuditBounds, nil, func(scan func(...any) error) error {

@@ -61,13 +61,13 @@ func fillAudit(t *testing.T, s *store.Store) {
 	})
 }
 
-// changeAudit runs a statement that no code of the store runs.
+// changeAudit runs a statement that the store itself never runs.
 func changeAudit(t *testing.T, s *store.Store, query string, args ...any) {
 	t.Helper()
 	must(t, people.DB(s.Admins()).Writer().Do(unchecked(func(t *sqlite.Tx) error { return t.Exec(query, args...) })))
 }
 
-// unchecked returns a write without CHECK constraints, as a change from outside may be.
+// unchecked returns a write without CHECK constraints, like a change from outside.
 func unchecked(change func(*sqlite.Tx) error) func(*sqlite.Tx) error {
 	return func(t *sqlite.Tx) error {
 		return errors.Join(t.Exec("PRAGMA ignore_check_constraints = ON"), change(t), t.Exec("PRAGMA ignore_check_constraints = OFF"))
@@ -207,7 +207,7 @@ func (a *auditTamper) everyColumn(num int64) {
 }
 
 // changeBytes calls change with every variant of a value: one byte changed, one more, one less,
-// and none. The lengths of others than free ones are checked by the schema.
+// and none. The schema checks the lengths of values that are not free.
 func changeBytes(value string, free bool, change func(what string, b []byte)) {
 	for i := range len(value) {
 		b := []byte(value)
@@ -329,8 +329,8 @@ func recordKey(t *testing.T, s *store.Store) {
 	})
 }
 
-// TestAuditOfConcurrentWrites checks that entries of one commit, also next to writes that fail,
-// are hashed in their order.
+// TestAuditOfConcurrentWrites checks that entries of one commit, even next to failed writes, are
+// hashed in their order.
 func TestAuditOfConcurrentWrites(t *testing.T) {
 	s := open(t)
 	rollback := errors.New("roll back")

@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	// Entries about removals are not reason enough for another such entry, which would be
-	// removed in turn: an idle log would never be at rest. The newest entry stays, so that its
-	// num is not reused.
+	// Entries about removals do not cause another such entry, which would be removed in turn: an
+	// idle log would never be at rest. The newest entry stays, so that its num is not reused.
 	selectPruned = "SELECT num, hash FROM audit WHERE num = (SELECT max(num) FROM audit WHERE num <= ?1 " +
 		"AND num < (SELECT max(num) FROM audit)) AND (SELECT 1 FROM audit WHERE num <= ?1 AND action <> 'audit.prune' LIMIT 1) = 1"
 	selectPrunedStep = "SELECT num, hash FROM (SELECT num, hash FROM audit WHERE num <= ?1 ORDER BY num LIMIT ?2) " +
@@ -19,7 +18,8 @@ const (
 	anchorAudit = "INSERT INTO audit_anchor (one, num, hash) VALUES (1, ?1, ?2) ON CONFLICT DO UPDATE SET num = ?1, hash = ?2"
 	removeAudit = "DELETE FROM audit WHERE num <= ?"
 
-	// For a quick check of the beginning of the log: the first entry, and the newest about a removal.
+	// For a quick check of the beginning of the log: the first entry, and the newest entry about a
+	// removal.
 	selectAuditBounds = "SELECT " + auditColumns + ", " + previousAudit + " FROM audit a WHERE a.num IN ((SELECT min(num) FROM audit), " +
 		"(SELECT max(num) FROM audit INDEXED BY audit_prunes WHERE action = 'audit.prune')) ORDER BY a.num"
 )
@@ -42,7 +42,7 @@ func (w Writes) RecordPrune(last int64) (through int64, err error) {
 	return through, w.Audit(e)
 }
 
-// Prune removes at most so many of the entries through a num that [Writes.RecordPrune] returned,
+// Prune removes at most size of the entries through a num that [Writes.RecordPrune] returned,
 // oldest first, and keeps the hash of the last, from which the chain continues.
 func (w Writes) Prune(through int64, size int) (removed int64, err error) {
 	var num int64

@@ -11,7 +11,7 @@ import (
 const selectAdminByIdentity = "SELECT " + adminColumns + ", a.password FROM admins a INDEXED BY admins_by_identity " +
 	"WHERE a.oidc_issuer = ? AND a.oidc_subject = ?"
 
-// Admission is how an identity became an admin.
+// Admission describes how an identity became an admin.
 type Admission struct {
 	Admin    webhook.Admin
 	Password webhook.PasswordHash // of the admin; "" for none
@@ -20,7 +20,7 @@ type Admission struct {
 	Renamed  bool                 // the admin got the address of the identity
 	Before   webhook.Role         // the role before, "" for a new admin
 
-	// What ended because the provider gave a higher role.
+	// The access that ended because the provider gave a higher role.
 	HadPassword bool
 	Passkeys    int
 	Sessions    int // active ones
@@ -91,7 +91,7 @@ func (w AdminWrites) linkIdentity(a Admission, id webhook.Identity) (Admission, 
 	case !id.EmailVerified:
 		return a, unverifiedEmail(id.Email, "an admin")
 	case a.Admin.OIDCIssuer == id.Issuer:
-		// Providers give the address of a person who left to another.
+		// Providers reassign the address of a person who left.
 		return a, webhook.NewError(webhook.CodeConflict, "The admin "+id.Email+" is another account at the provider. "+
 			"If that account is gone, an owner must remove the admin first.")
 	}
@@ -135,8 +135,8 @@ func (w AdminWrites) renewIdentity(a Admission, id webhook.Identity) (Admission,
 }
 
 // endOldAccess removes the password, the passkeys and the sessions of an admin whom the provider
-// gave a higher role. They can be those of another person who had the address before, and must not
-// get the new role. An owner has no higher role, so the password of an owner remains.
+// gave a higher role. They may belong to another person who had the address before, and must not
+// get the new role. No role is higher than owner, so an owner's password remains.
 func (w AdminWrites) endOldAccess(a *Admission) (err error) {
 	if a.Sessions, err = SessionWrites(w).EndAll(a.Admin.ID, ""); err != nil {
 		return err
@@ -149,8 +149,8 @@ func (w AdminWrites) endOldAccess(a *Admission) (err error) {
 	return w.t.Exec("UPDATE admins SET password = '' WHERE id = ?", a.Admin.ID)
 }
 
-// unverifiedEmail is the error of an address that belongs to someone, "" if it does not matter to
-// whom.
+// unverifiedEmail returns the error for an unverified address. of names who the address belongs
+// to; "" omits it.
 func unverifiedEmail(email, of string) error {
 	if of != "" {
 		email += ", which belongs to " + of
@@ -159,8 +159,8 @@ func unverifiedEmail(email, of string) error {
 		". It must send the claim email_verified with the value true.")
 }
 
-// RefuseIdentity ends the sessions and the invitations of the admin of an identity that has no role
-// any more. It returns the admin, and false if there is none.
+// RefuseIdentity ends the sessions and the invitations of the admin of an identity that no longer
+// has a role. It returns the admin, and false if there is none.
 func (w AdminWrites) RefuseIdentity(id webhook.Identity) (a webhook.Admin, ended int, known bool, err error) {
 	a, _, err = w.adminByIdentity(id)
 	if errors.As(err, new(*webhook.Error)) {

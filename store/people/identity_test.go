@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// TestAdmitIdentity walks one admin through everything that a provider may say later.
+// TestAdmitIdentity walks one admin through everything that a provider may report later.
 func TestAdmitIdentity(t *testing.T) {
 	s := open(t)
 	hash := webhook.NoPassword()
@@ -37,7 +37,7 @@ func TestAdmitIdentity(t *testing.T) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	id := got.Admin.ID
-	// A second owner, but none with a password: ana stays one.
+	// A second owner, but without a password: ana remains the last one.
 	last, err := s.Admins().LastOwner(t.Context(), &owner)
 	if err != nil || !last {
 		t.Errorf("got %v, %v", last, err)
@@ -51,7 +51,7 @@ func TestAdmitIdentity(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 
-	// The same subject of another issuer is someone else, as is another subject.
+	// The same subject of another issuer is another person, as is another subject.
 	refused(webhook.Identity{Issuer: b, Subject: "1", Email: "cy@example.com", Role: webhook.RoleViewer}, "not verified")
 	refused(webhook.Identity{Issuer: a, Subject: "2", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleViewer},
 		"another account")
@@ -118,8 +118,8 @@ func checkRefusedIdentity(t *testing.T, s *store.Store, identity webhook.Identit
 	}
 }
 
-// A higher role from the provider ends what the admin had before: it can be another person's. The
-// password of an owner remains.
+// A higher role from the provider ends the earlier access of the admin, which may be another
+// person's. The password of an owner remains.
 func TestRaisedIdentity(t *testing.T) {
 	s := open(t)
 	write := func(do func(store.Write) error) { t.Helper(); must(t, s.Write(t.Context(), do)) }
@@ -149,7 +149,7 @@ func TestRaisedIdentity(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				// The password may have changed since: a session needs the current one.
+				// The password may have changed in between: a session needs the current one.
 				_, _, err = w.Sessions().Create(got.Admin.ID, got.Password, "", "", "")
 				return err
 			})
@@ -170,7 +170,7 @@ func TestRaisedIdentity(t *testing.T) {
 	}
 }
 
-// An address that the provider says is unverified gets no admin, new or old.
+// An address that the provider reports as unverified gets no admin, new or old.
 func TestRefutedAddress(t *testing.T) {
 	s := open(t)
 	var owner webhook.Admin
@@ -202,7 +202,7 @@ func TestRefutedAddress(t *testing.T) {
 	}
 }
 
-// Without a role at the provider, the open invitations of the admin end too, and no others.
+// Without a role at the provider, the open invitations of the admin end as well, and no others.
 func TestRefusedIdentityEndsInvitations(t *testing.T) {
 	s := open(t)
 	id := webhook.Identity{Issuer: "https://a.example", Subject: "1", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleOwner}

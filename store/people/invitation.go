@@ -78,8 +78,7 @@ func (w AdminWrites) AcceptInvitation(code string, password webhook.PasswordHash
 	return a, in, err
 }
 
-// RevokeInvitation ends an invitation. The error is a *webhook.Error if there is none with this
-// id.
+// RevokeInvitation ends an invitation. The error is a *webhook.Error if none has this ID.
 func (w AdminWrites) RevokeInvitation(id string) (webhook.Invitation, error) {
 	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitationByID, []any{id}, dest...) })
 	if err != nil {

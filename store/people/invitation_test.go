@@ -58,7 +58,7 @@ func TestRoles(t *testing.T) {
 	})
 }
 
-// invitations makes and accepts invitations.
+// invitations creates and accepts invitations.
 type invitations struct {
 	t *testing.T
 	s *store.Store
@@ -87,8 +87,8 @@ func (c invitations) accept(code string) (a webhook.Admin, err error) {
 	return a, err
 }
 
-// An invitation creates one admin with its address and role. Its link is invalid
-// once it is accepted, and in every other case in which it ends.
+// An invitation creates one admin with its address and role. Its link is invalid once the
+// invitation has been accepted or has ended in any other way.
 func TestInvitations(t *testing.T) {
 	s := open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")

@@ -34,7 +34,7 @@ func (s Admins) Passkeys(ctx context.Context, adminID string) ([]webhook.Passkey
 	return all, err
 }
 
-// Passkey returns the passkey with the id of a credential. The error is a *webhook.Error if
+// Passkey returns the passkey with the ID of a credential. The error is a *webhook.Error if
 // there is none.
 func (s Admins) Passkey(ctx context.Context, credential []byte) (webhook.Passkey, error) {
 	p, err := scanPasskey(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectPasskey, []any{credential}, dest...) })
@@ -95,7 +95,7 @@ func (w PasskeyWrites) Use(id string, count uint32) error {
 }
 
 // Remove removes a passkey of an admin and returns it. The error is a *webhook.Error if
-// the admin has none with this id.
+// the admin has none with this ID.
 func (w PasskeyWrites) Remove(adminID, id string) (webhook.Passkey, error) {
 	p, err := scanPasskey(func(dest ...any) error { return w.t.Scan(selectPasskeyByID, []any{id}, dest...) })
 	if err == nil && p.AdminID != adminID {

@@ -82,7 +82,7 @@ func TestPasskeys(t *testing.T) {
 		}
 		return errors.Join(err, err2, err3)
 	})
-	// They end with their admin.
+	// The passkeys end with their admin.
 	mustWrite(t, s, func(w store.Write) error {
 		_, err := w.Admins().Remove(ana.Email)
 		return err

@@ -1,8 +1,8 @@
-// Package people stores who uses the service: admins with their sessions, passkeys and identities,
-// the links and sessions of partners, and the audit log.
+// Package people stores the users of the service: admins with their sessions, passkeys and
+// identities, the links and sessions of partners, and the audit log.
 //
-// It changes them in the transactions of its caller, so that an entry of the audit log is stored
-// together with what it records, or neither is.
+// It changes them in the transactions of its caller, so that an audit entry is stored together with
+// the change it records, or neither is.
 package people
 
 import (
@@ -15,7 +15,7 @@ import (
 	"service/store/sqlite"
 )
 
-// Reads is what the handles read from, which are conversions of it.
+// Reads is the source of the handles, which are conversions of it.
 type Reads struct {
 	lists *list.Reader
 	now   func() time.Time
@@ -27,9 +27,9 @@ func NewReads(lists *list.Reader, now func() time.Time) Reads { return Reads{lis
 type (
 	// Admins are the accounts that may sign in to the admin UI.
 	Admins Reads
-	// Audit is the log of what admins, and commands on the terminal, have changed.
+	// Audit is the log of changes by admins, and by commands on the terminal.
 	Audit Reads
-	// Portal has the links and sessions of partners in the portal.
+	// Portal contains the links and sessions of partners in the portal.
 	Portal Reads
 	// Sessions are the sessions of admins.
 	Sessions Reads
@@ -37,8 +37,8 @@ type (
 	Shares Reads
 )
 
-// Writes are the changes of one transaction. They are valid as long as it, and so are the handles,
-// which are conversions of it.
+// Writes are the changes of one transaction. They are valid as long as the transaction, and so are
+// the handles, which are conversions of Writes.
 type Writes struct {
 	t   *sqlite.Tx
 	now func() time.Time
@@ -67,7 +67,7 @@ func (s Reads) scan(ctx context.Context) sqlite.ScanRow {
 }
 
 // bySecret reads the row of a secret, whose SHA-256 is the argument of the query, and reports whether
-// there is one. The caller checks when it ends.
+// there is one. The caller checks whether it has expired.
 func bySecret[T any](scan sqlite.ScanRow, query, secret string, read func(scan func(...any) error) (T, error)) (T, bool, error) {
 	hash := sha256.Sum256([]byte(secret))
 	row, err := read(func(dest ...any) error { return scan(query, []any{hash[:]}, dest...) })

@@ -35,7 +35,7 @@ const (
 	deletePortalSessions = "DELETE FROM portal_sessions INDEXED BY portal_sessions_by_program WHERE program_id = ?"
 )
 
-// newCode returns 32 random bytes in base64url, and their SHA-256, which is what is stored.
+// newCode returns 32 random bytes in base64url, and their SHA-256, which is stored.
 func newCode() (code string, hash [sha256.Size]byte) {
 	var random [32]byte
 	rand.Read(random[:])
@@ -75,10 +75,10 @@ func (s Portal) Link(ctx context.Context, code string) (webhook.PortalLink, bool
 	return l, found && s.now().Before(l.ExpiresAt), err
 }
 
-// BeginSession uses a link, which ends with that, and returns a session with its secret, of
-// which only the SHA-256 is stored. replaced is the secret of the browser's previous session,
-// which ends; "" for none. The secret of a session in an iframe begins with
-// [webhook.FramedSession]. The error is a *webhook.Error if no link with the code is open.
+// BeginSession uses up a link, and returns a session with its secret, of which only the
+// SHA-256 is stored. replaced is the secret of the browser's previous session, which ends; ""
+// for none. The secret of a session in an iframe begins with [webhook.FramedSession]. The
+// error is a *webhook.Error if no link with the code is open.
 func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed bool) (p webhook.PortalSession, secret string, err error) {
 	hash := sha256.Sum256([]byte(code))
 	l, err := scanPortalLink(func(dest ...any) error { return w.t.Scan(selectPortalLink, []any{hash[:]}, dest...) })

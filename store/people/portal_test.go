@@ -34,7 +34,7 @@ func portalSession(t *testing.T, s *store.Store, code, replaced string) (p webho
 	return p, secret, err
 }
 
-// inPortal reports whether a secret is that of an open session.
+// inPortal reports whether a secret belongs to an open session.
 func inPortal(t *testing.T, s *store.Store, secret string) bool {
 	t.Helper()
 	_, good, err := s.Portal().Session(t.Context(), secret)
@@ -79,7 +79,7 @@ func TestPortalLink(t *testing.T) {
 	})
 }
 
-// wrongCodes tries codes that are none.
+// wrongCodes tries invalid codes.
 func wrongCodes(t *testing.T, s *store.Store, code string) {
 	t.Helper()
 	for _, wrong := range []string{"", "guess", code + "A", code[:42]} {
@@ -150,7 +150,7 @@ func TestPortalLinkOnce(t *testing.T) {
 	}
 }
 
-// What a link needs.
+// TestPortalLinkRefused checks the requirements of a link.
 func TestPortalLinkRefused(t *testing.T) {
 	s := open(t)
 	ensure(t, s, "acme")
@@ -172,7 +172,7 @@ func TestPortalLinkRefused(t *testing.T) {
 	}
 }
 
-// When links and sessions end.
+// TestPortalAccess checks when links and sessions end.
 func TestPortalAccess(t *testing.T) {
 	s := open(t)
 	ensure(t, s, "acme")

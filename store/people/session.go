@@ -67,9 +67,9 @@ func (w SessionWrites) Create(adminID string, checked webhook.PasswordHash, addr
 	return s, secret, err
 }
 
-// Get returns the session with a secret, and false if there is no active one. It updates the
-// time at which the session was seen, about once per minute. While the store is not writable, it
-// cannot, and no session ends for inactivity.
+// Get returns the session with a secret, and false if there is no active one. It updates the time
+// at which the session was seen, about once per minute. While the store is not writable, Get
+// cannot update it, and no session ends for inactivity.
 func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool, error) {
 	found, good, err := s.GetUnseen(ctx, secret)
 	if err != nil || !good {
@@ -91,7 +91,7 @@ func (s Sessions) Get(ctx context.Context, secret string) (webhook.Session, bool
 	return found, true, nil
 }
 
-// GetUnseen is Get for requests that a browser makes by itself, such as those of a live page.
+// GetUnseen is Get for requests that a browser makes on its own, such as those of a live page.
 // It does not mark the session as seen, so that it ends when the admin is inactive.
 func (s Sessions) GetUnseen(ctx context.Context, secret string) (webhook.Session, bool, error) {
 	session, found, err := bySecret(Reads(s).scan(ctx), selectSession, secret, scanSession)
@@ -134,7 +134,7 @@ func (w SessionWrites) End(secret string) (webhook.Session, bool, error) {
 }
 
 // Revoke ends a session of an admin. The error is a *webhook.Error if the admin has no
-// session with this id.
+// session with this ID.
 func (w SessionWrites) Revoke(adminID, id string) error {
 	ended, err := w.t.Affected("DELETE FROM sessions WHERE id = ? AND admin_id = ?", id, adminID)
 	if err == nil && ended == 0 {
@@ -162,8 +162,8 @@ func scanSession(scan func(...any) error) (s webhook.Session, err error) {
 	return s, err
 }
 
-// A device is a browser that an admin has signed in with before. It has a cookie value, the
-// mark, that only the service can issue.
+// A device is a browser that an admin has signed in with before. It keeps a cookie value,
+// the mark, that only the service can issue.
 
 // deviceMark is the purpose in the MAC of marks.
 const deviceMark = "device"

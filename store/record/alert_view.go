@@ -26,7 +26,7 @@ const (
 	UnexaminedEvents = wantedEvents + ` AND i.filter IS NOT NULL AND e.seq > max(i.after_seq, c.seq) + ` + ExaminedSeqs
 
 	// Columns for a subscription x with the cursor c. waitingCount is at most ?2; waitingMore reports
-	// whether events are left that a filter was not tried on.
+	// whether the filter was not tried on some events.
 	waitingCount = `(SELECT count(*) FROM (
 		SELECT 1 FROM interests i CROSS JOIN events e ON ` + WaitingEvents + ` WHERE i.subscription_id = x.id LIMIT ?2))`
 	waitingMore  = `EXISTS (SELECT 1 FROM interests i CROSS JOIN events e ON ` + UnexaminedEvents + ` WHERE i.subscription_id = x.id)`
@@ -42,14 +42,14 @@ type Loss struct {
 	URL            string
 	Deleted        bool // the subscription has been deleted since
 	Events         int64
-	FirstAt        time.Time // when the first loss was found
+	FirstAt        time.Time // when the first loss was detected
 	LastAt         time.Time
 }
 
 // LossTotals are the losses over all programs.
 type LossTotals struct {
 	Subscriptions int   // at most CountLimit
-	Events        int64 // that these subscriptions lost
+	Events        int64 // lost by these subscriptions
 }
 
 var selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscription_id, s.program_id, s.url, s.deleted_at IS NOT NULL,
@@ -59,8 +59,9 @@ var selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscripti
 	CROSS JOIN subscriptions s ON s.id = l.subscription_id WHERE s.program_id` + list.CanBeUsed + `
 	ORDER BY l.last_at DESC, l.subscription_id DESC LIMIT ?2`
 
-// Losses returns what subscriptions of all programs lost to retention, newest first, at most
-// limit, with the totals. Deleted subscriptions are included while any of their data is kept.
+// Losses returns the losses of the subscriptions of all programs to retention, newest first,
+// at most limit, with the totals. Deleted subscriptions are included while any of their data
+// is kept.
 func (s Subscriptions) Losses(ctx context.Context, limit int) (shown []Loss, totals LossTotals, err error) {
 	err = s.lists.DB.Each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
 		var l Loss
@@ -73,8 +74,8 @@ func (s Subscriptions) Losses(ctx context.Context, limit int) (shown []Loss, tot
 	return shown, totals, err
 }
 
-// AlertUnsent is the status of an alert that is not to be sent. Other alerts have the status of
-// a delivery.
+// AlertUnsent is the status of an alert that will not be sent. Other alerts have the status of a
+// delivery.
 const AlertUnsent webhook.Status = "unsent"
 
 // Alert is a stored alert.
@@ -91,7 +92,7 @@ type Alert struct {
 	LostEvents     int64 // of events_lost
 
 	Channels      int            // that it is sent to, including --alert-url
-	Sent          int            // of those, that have received it
+	Sent          int            // of Channels, the ones that have received it
 	Status        webhook.Status // of sending it, or AlertUnsent
 	AttemptsMade  int
 	NextAttemptAt time.Time

@@ -9,7 +9,7 @@ import (
 
 // Arrived counts the events of a program, "" for all, that were stored after a mark, which an
 // earlier call returned for the same program; "" only returns the mark. It reads a bounded
-// number of rows, as do the other methods of this name.
+// number of rows, like the other methods of this name.
 func (s Events) Arrived(ctx context.Context, programID string, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	query := *q
 	query.Size = list.MaxArrived

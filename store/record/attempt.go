@@ -9,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// AttemptsOf returns the same, read with each.
+// AttemptsOf returns the completed attempts of a delivery, oldest first, read with each.
 func AttemptsOf(each sqlite.EachRow, delivery int64) ([]webhook.Attempt, error) {
 	var all []webhook.Attempt
 	err := each(selectAttempts, []any{delivery}, func(scan func(...any) error) error {
@@ -36,8 +36,8 @@ func AttemptsOf(each sqlite.EachRow, delivery int64) ([]webhook.Attempt, error) 
 	return all, err
 }
 
-// A delivery that succeeded at its first attempt has that attempt in its own row, and the
-// response, while it is kept, in the table responses.
+// A delivery that succeeded at its first attempt contains that attempt in its own row, and
+// the response, while it is kept, is in the table responses.
 var selectAttempts = `SELECT a.number, a.started_at, a.duration_ms, a.result, a.response_status, a.error, a.response_header,
 	a.response_body, a.response_truncated, a.response_removed,
 		a.dns_us, a.connect_us, a.tls_us, a.first_byte_us, ` + urlOf("coalesce(a.url_number, "+FirstURL+")") + `
@@ -66,5 +66,6 @@ const lastAttemptColumns = `coalesce(a.number, 1), coalesce(a.started_at, d.crea
 	coalesce(a.result, 'success'), coalesce(a.response_status, d.response_status), a.error`
 
 // FactMark begins the detail of an attempt's error (ErrorFact) in the column response_header,
-// which would otherwise be empty. No header begins with it, since a header name is never empty.
+// which is otherwise empty for such an attempt. No header begins with FactMark, since a header
+// name is never empty.
 const FactMark = ":"

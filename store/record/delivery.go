@@ -10,7 +10,7 @@ import (
 	"service/webhook"
 )
 
-// DeliveryColumns end with the ids and names of the events, an array of pairs in their
+// DeliveryColumns end with the IDs and names of the events, an array of pairs in their
 // order, and, for a pending delivery, when its subscription was deleted.
 const DeliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status, d.failure_reason, d.attempts_made, d.next_attempt_at,
 	d.redelivery_of, d.split_of, d.created_at, d.completed_at, d.ping,
@@ -20,13 +20,13 @@ const DeliveryColumns = `d.num, d.id, d.subscription_id, d.program_id, d.status,
 	ON e.program_id = d.program_id AND e.seq = s.value),
 	CASE WHEN d.next_attempt_at IS NOT NULL THEN (SELECT z.deleted_at FROM subscriptions z WHERE z.id = d.subscription_id) END`
 
-// CreatedOf continues a query of the deliveries d of the subscription whose id is an expression, in the
+// CreatedOf continues a query of the deliveries d of the subscription whose ID is an expression, in the
 // order of their creation.
 func CreatedOf(subscriptionID string) string {
 	return ofSubscription("deliveries_of_subscription", subscriptionID)
 }
 
-// CompletedOf is createdOf for the completed ones, in the order of their completion.
+// CompletedOf is CreatedOf for the completed deliveries, in the order of their completion.
 func CompletedOf(subscriptionID string) string {
 	return ofSubscription("deliveries_completed", subscriptionID) + " AND d.completed_at IS NOT NULL"
 }
@@ -36,7 +36,7 @@ func ofSubscription(index, subscriptionID string) string {
 		" WHERE d.subscription = (SELECT num FROM subscriptions WHERE id = " + subscriptionID + ")"
 }
 
-// ScanDelivery reads a row of deliveryColumns. A pending delivery of a deleted subscription
+// ScanDelivery reads a row of DeliveryColumns. A pending delivery of a deleted subscription
 // counts as failed, even before housekeeping ends it.
 func ScanDelivery(c *clock.Clock, scan func(...any) error) (d webhook.Delivery, num int64, err error) {
 	var reason, redelivery, split, refs sql.NullString

@@ -20,8 +20,8 @@ const (
 	listSubscriptions = 100
 	listPrograms      = 1000
 
-	// maxNamed bounds the subscriptions that match a part of their URL, and namedAmong
-	// those that are searched.
+	// maxNamed bounds the subscriptions whose URL matches a part, and namedAmong the
+	// subscriptions that are searched.
 	maxNamed   = 1000
 	namedAmong = 10_000
 )
@@ -122,7 +122,7 @@ var (
 		"AND next_attempt_at IS NOT NULL" +
 		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) " +
 		"AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
-	deliveriesOfEvent = ofEvent() // also for all subscriptions
+	deliveriesOfEvent = ofEvent() // for all subscriptions as well
 	deliveriesWithin  = setOf("d.num " + CompletedOf(":subscription") +
 		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)")
 
@@ -161,10 +161,10 @@ type lookup struct {
 // choice is tried.
 type choice struct {
 	sets, walks []lookup
-	settled     string // the filter that all these rows match
+	settled     string // the filter that all rows of the choice match
 }
 
-// choose returns the ways to find the rows of a query, best first. The last one is taken
+// choose returns the ways to find the rows of a query, best first. The last way is taken
 // whatever it costs. subscriptions is the number of subscriptions that the list is limited to,
 // 0 for all.
 func choose(q *webhook.ListQuery, subscriptions int) []choice {
@@ -320,8 +320,8 @@ func (s *Reads) DeliveryFeed(ctx context.Context, programID, subscriptionID stri
 	return f, err
 }
 
-// streams returns the streams of the first choice that is cheap enough. A stream of a set has
-// only its matching rows.
+// streams returns the streams of the first choice that is cheap enough. A stream of a set
+// contains only its matching rows.
 func (l *deliveryList) streams() ([]list.Stream, error) {
 	if err := l.narrow(); err != nil {
 		return nil, err
@@ -339,8 +339,8 @@ func (l *deliveryList) streams() ([]list.Stream, error) {
 	return nil, nil
 }
 
-// take returns the streams of a choice. It returns false if they or their rows are too many and
-// the choice is not the last.
+// take returns the streams of a choice. It returns false if there are too many of them or of
+// their rows, unless the choice is the last.
 func (l *deliveryList) take(c *choice, last bool) (streams []list.Stream, ok bool, err error) {
 	maxRows, maxStreams := min(l.s.lists.Limits.Set, l.f.Budget), listSubscriptions
 	if last {
@@ -428,7 +428,7 @@ func (l *deliveryList) bindsOf(of lookup, limit int) (all []list.Binds, err erro
 	return all, nil
 }
 
-// valuesOf returns the values of a lookup; of many response statuses only those that exist. If
+// valuesOf returns the values of a lookup; of many response statuses only the existing ones. If
 // the lookup has no values, it returns one empty string.
 func (l *deliveryList) valuesOf(of lookup, subscriptionID string) (values []string, err error) {
 	switch {
@@ -517,7 +517,7 @@ func (l *deliveryList) ofPrograms(programs []string) ([]string, error) {
 	return ids, nil
 }
 
-// allPrograms returns the ids of all programs, nil for more than listPrograms.
+// allPrograms returns the IDs of all programs, nil for more than listPrograms.
 func (v *view) allPrograms() ([]string, error) {
 	ids, err := list.Column[string](v.View, list.Statement{Text: selectProgramIDs, Names: []string{"limit"}},
 		list.Binds{"limit": listPrograms + 1})

@@ -24,7 +24,7 @@ type anyDelivery struct {
 	program, subscription, url, original, replay, run string
 	made                                              int
 	reason                                            string
-	events                                            []string // ids
+	events                                            []string // IDs
 }
 
 func (m *anyDelivery) matchesAll(q *webhook.ListQuery) bool {
@@ -52,7 +52,7 @@ type allDeliveries struct {
 	random  *rand.Rand
 	subs    []webhook.Subscription       // the last one is deleted
 	seqs    map[string]map[string]int64  // seqs of the single event of each program and name
-	ids     map[string]map[string]string // their ids
+	ids     map[string]map[string]string // their IDs
 	replays []string                     // replays and bulk runs
 	model   []*anyDelivery               // newest first
 }
@@ -194,7 +194,7 @@ func (d *allDeliveries) randomQuery() string {
 	return raw
 }
 
-// matching returns the ids of the deliveries that match a query, newest first.
+// matching returns the IDs of the deliveries that match a query, newest first.
 func (d *allDeliveries) matching(q *webhook.ListQuery, after int64) (ids []string) {
 	for _, m := range d.model {
 		if m.num > after && m.matchesAll(q) {
@@ -229,8 +229,8 @@ func (d *allDeliveries) checkPages(name string, q *webhook.ListQuery) {
 	}
 }
 
-// checkAfter reads what is newer than a num. The nums of the model are not dense, but without
-// filters arrivals are counted by num.
+// checkAfter reads the deliveries after a num. The nums of the model are not dense, but
+// without filters arrivals are counted by num.
 func (d *allDeliveries) checkAfter(name string, q *webhook.ListQuery) {
 	after, fresh := d.any().num, 0
 	a, err := d.s.Deliveries().Arrivals(d.t.Context(), q, after, 5)
@@ -264,7 +264,7 @@ func (d *allDeliveries) checkAfter(name string, q *webhook.ListQuery) {
 	}
 }
 
-// idOf returns the id of the delivery with a num.
+// idOf returns the ID of the delivery with a num.
 func (d *allDeliveries) idOf(num int64) string { return d.model[len(d.model)-1-int(num-3)/2].id }
 
 // checkPicked reads all matches in ascending order, as bulk runs do.
@@ -342,7 +342,7 @@ func TestDeliveriesOfTooManyStreams(t *testing.T) {
 	}
 }
 
-// A part of a URL that matches too many subscriptions is refused, rather than returning some of
+// A part of a URL that matches too many subscriptions is refused, instead of returning some of
 // them. A filter by program helps.
 func TestDeliveriesByTooManyURLs(t *testing.T) {
 	s := open(t)

@@ -20,7 +20,7 @@ import (
 	"service/webhook"
 )
 
-// A cursor is valid only in the list that it was made for.
+// A cursor is valid only in its own list.
 func TestCursorsAreBound(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)
@@ -91,8 +91,8 @@ type modelDelivery struct {
 	created, completed, next int64
 }
 
-// deliveries is a store with the deliveries of two subscriptions, and a model of those of the
-// first.
+// deliveries is a store with the deliveries of two subscriptions, and a model of the first
+// one's.
 type deliveries struct {
 	t       *testing.T
 	s       *store.Store
@@ -351,7 +351,7 @@ func (d *deliveries) byID() map[string]*modelDelivery {
 	return byID
 }
 
-// checkRow compares a row with the model, nil if it has none.
+// checkRow compares a row with the model, nil if the model has no such row.
 func (d *deliveries) checkRow(name string, got *webhook.Delivery, m *modelDelivery, q *webhook.ListQuery) {
 	switch {
 	case m == nil:
@@ -499,8 +499,8 @@ func TestEventsAgainstAModel(t *testing.T) {
 	}
 }
 
-// randomSubscriptions stores subscriptions of two programs, and returns a simple model of those
-// of p.
+// randomSubscriptions stores subscriptions of two programs, and returns a simple model of the
+// subscriptions of p.
 func randomSubscriptions(t *testing.T, s *store.Store, r *rand.Rand) (model []webhook.Subscription) {
 	program(t, s, "p")
 	program(t, s, "q")
@@ -616,8 +616,8 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 	}
 }
 
-// The list over all programs has the filters and cursors of a subscription's list, but its
-// cursors are not valid there.
+// The list over all programs supports the filters and cursors of a subscription's list, but
+// its cursors are not valid there.
 func TestAllDeliveries(t *testing.T) {
 	ctx := context.Background()
 	s := open(t)

@@ -17,9 +17,10 @@ type Arrivals struct {
 	Nums   []int64 // of Rows
 }
 
-// Arrivals returns what arrived after a num for a query of webhook.AllDeliveryList, regardless
+// Arrivals returns the arrivals after a num for a query of webhook.AllDeliveryList, regardless
 // of its page. It reads rows, newest first, only if there are at most limit arrivals; otherwise
-// it counts them, at a constant cost without filters, and bounded like a page with filters.
+// it counts them, at a constant cost without filters, and at a bounded cost like a page with
+// filters.
 func (s Deliveries) Arrivals(ctx context.Context, q *webhook.ListQuery, after int64, limit int) (a Arrivals, err error) {
 	query := *q
 	query.Size = s.lists.Limits.Scan

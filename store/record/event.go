@@ -11,7 +11,7 @@ import (
 // EventColumns are the columns of an event, see [ScanEvent].
 const EventColumns = "seq, id, name, received_at, json"
 
-// ScanEvent reads a row of eventColumns.
+// ScanEvent reads a row of EventColumns.
 func ScanEvent(ds *dictionary.Set, programID string, scan func(...any) error) (webhook.Event, error) {
 	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
 	var received int64
@@ -24,7 +24,7 @@ func ScanEvent(ds *dictionary.Set, programID string, scan func(...any) error) (w
 	return e, err
 }
 
-// timestamp returns the timestamp from the JSON of an event, where it follows the id (see
+// timestamp returns the timestamp from the JSON of an event, where it follows the ID (see
 // webhook.Catalog.NewEvent).
 func timestamp(json []byte) string {
 	const before = len(`{"id":"00000000-0000-0000-0000-000000000000","timestamp":"`)
@@ -38,7 +38,7 @@ func timestamp(json []byte) string {
 // ExaminedSeqs is how far queries look into the log for events that a filter lets pass.
 const ExaminedSeqs = "1000"
 
-// PassesFilter is true of an event e that the filter of the interest i lets pass.
+// PassesFilter is true for an event e that the filter of the interest i lets pass.
 const PassesFilter = "CASE WHEN i.filter IS NULL THEN 1 ELSE event_matches(i.filter, e.id, e.json) END"
 
 // ParseFilter reads a filter in its stored form.

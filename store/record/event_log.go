@@ -9,8 +9,8 @@ import (
 	"service/webhook"
 )
 
-// DeliveryStatus is what has become of an event for one subscription: the status of its delivery, the
-// newest one unless another has succeeded, or one of the constants below.
+// DeliveryStatus is the state of an event for one subscription: the status of its newest delivery, or
+// success if any delivery of it succeeded, or one of the constants below.
 type DeliveryStatus string
 
 const (
@@ -47,9 +47,9 @@ type logEpoch struct{ parent, id, head int64 }
 type logEpochs []logEpoch
 
 // resolve returns the position from which a cursor of an epoch continues without skipping an event. An
-// epoch that began after a cursor was made may have given out the seqs beyond its head again. The log
-// may lack the cursor's epoch after a restore of an older copy; then its parent tells, or else only the
-// beginning is safe.
+// epoch that began after the cursor may have reassigned the seqs beyond its head. The log may lack the
+// cursor's epoch after a restore of an older copy; then its parent decides, or else only the beginning
+// is safe.
 func (all logEpochs) resolve(of logEpoch, seq int64) int64 {
 	at := slices.IndexFunc(all, func(e logEpoch) bool { return e.id == of.id })
 	if at < 0 {
@@ -86,7 +86,7 @@ const (
 		FROM json_each(?3) i CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value ORDER BY i.key`
 )
 
-// log is the state of a log as of a view.
+// log is the state of a log as of one view.
 type log struct {
 	key            list.Key
 	oldest, newest int64 // seqs, 0 if there are none
@@ -108,11 +108,11 @@ func (v *view) log(programID string) (l log, err error) {
 	return l, err
 }
 
-// Log returns a page of a program's log in ascending order, or of the events that the names and filters
-// of a subscription select. It reads a bounded number of events, so a page may be short or empty
-// although more follow: only Head tells. A page without cursor and lower bound begins with the log, that
-// of a subscription at its end. The error names page[cursor] if the cursor is not one of the program's
-// log.
+// Log returns a page of a program's log in ascending order, or of the events that the names and
+// filters of a subscription select. It reads a bounded number of events, so a page may be short or
+// empty although more follow: only Head tells. Without a cursor and a lower bound, the page begins at
+// the start of the log, or with a subscription at its end. The error names page[cursor] if the cursor
+// is not from the program's log.
 func (s Events) Log(ctx context.Context, programID string, sub *webhook.Subscription, q *webhook.ListQuery) (p LogPage, err error) {
 	if err := s.use(programID, ""); err != nil {
 		return p, err
@@ -131,7 +131,7 @@ func (s Events) Log(ctx context.Context, programID string, sub *webhook.Subscrip
 			return err
 		}
 		p = LogPage{Newest: l.newest, key: l.key, scope: f.Scope, epoch: l.epochs[len(l.epochs)-1], Truncated: l.oldest > from+1}
-		if q.Cursor == "" && from > 0 { // with a lower bound; whether there were events after it that are gone is not known
+		if q.Cursor == "" && from > 0 { // with a lower bound, it is unknown whether events after it were removed
 			p.Truncated = l.oldest > 1 && from < l.oldest
 		}
 		f.High = min(f.High, l.newest+1)

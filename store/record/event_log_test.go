@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// fork is a log with its epochs, as one copy of the data has it.
+// fork is a log with its epochs, in one copy of the data.
 type fork struct {
 	events []int64 // each is unique among all forks; the seq is the index + 1
 	epochs logEpochs
 }
 
-// randomForks returns a log and copies of its earlier states, which went on by themselves.
+// randomForks returns a log and copies of its earlier states, which continued on their own.
 func randomForks(r *rand.Rand) []*fork {
 	forks := []*fork{{epochs: logEpochs{{}}}}
 	id := int64(0)

@@ -10,14 +10,14 @@ import (
 	"service/webhook"
 )
 
-// EventResult counts the subscriptions of an event by state. The event is delivered if any of a
-// subscription's deliveries of it was; otherwise the newest one decides.
+// EventResult counts the subscriptions of an event by state. The event is delivered to a
+// subscription if any of its deliveries succeeded; otherwise the newest delivery decides.
 type EventResult struct {
 	Delivered int
 	Failed    int
 	Retrying  int
 	Sending   int
-	Waiting   int  // asked for it and have not reached it
+	Waiting   int  // select it and have not reached it
 	More      bool // the counts are lower bounds
 }
 
@@ -34,7 +34,7 @@ const (
 )
 
 const (
-	// ?1 are programs and seqs, ?2 is how many deliveries are read for each.
+	// ?1 are programs and seqs, ?2 is how many deliveries are read per event.
 	// A scheduled delivery of a deleted subscription has failed, see scanDelivery.
 	selectEventResults = `SELECT i.key,
 		(SELECT count(*) FROM (SELECT 1 FROM delivery_events x WHERE x.program_id = i.value ->> 0 AND x.seq = i.value ->> 1 LIMIT ?2)),
@@ -72,7 +72,7 @@ const (
 )
 
 // eventSpan is a range of events of one name that a subscription waits for or has accepted:
-// after one seq, up to another.
+// after one seq, up to and including another.
 type eventSpan struct {
 	name     string
 	after    int64

@@ -13,9 +13,9 @@ import (
 	"service/webhook"
 )
 
-// The result of an event counts each subscription once: as delivered if one of its deliveries was,
-// even if a newer one is not, else by its newest delivery. It also counts the subscriptions that have
-// not reached the event yet.
+// The result of an event counts each subscription once: as delivered if one of its deliveries
+// succeeded, even if a newer one did not, else by its newest delivery. It includes the subscriptions
+// that have not reached the event yet.
 func TestEventResults(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")

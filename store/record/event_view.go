@@ -17,11 +17,10 @@ import (
 // which they were stored.
 const disorder = time.Minute
 
-// PageAll returns a page of the logs of all programs, in the order in which the events were
-// stored, and the cursor of the next page, "" on the last. [store.Events.Page] returns the log of one
-// program. A page with filters reads a bounded number of events, so it may be short or empty
-// although more follow. Filters by id, and by rare names, cost an index lookup for each value
-// and program.
+// PageAll returns a page of the logs of all programs, in the order in which the events were stored,
+// and the cursor of the next page, "" on the last. [store.Events.Page] returns the log of one program.
+// A page with filters reads a bounded number of events, so it may be short or empty although more
+// follow. Filters by ID, and by rare names, cost one index lookup per value and program.
 func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []webhook.Event, next string, err error) {
 	f, err := s.feedAll(ctx, q)
 	if err != nil {
@@ -114,8 +113,8 @@ const (
 // names.
 const maxNamedLogs = 128
 
-// namedEvents returns a stream for each program and name, limited to rows between two rowids,
-// or nil if those would be too many.
+// namedEvents returns a stream per program and name, limited to rows between two rowids, or
+// nil if there would be too many.
 func (v *view) namedEvents(names []string, low, high int64) ([]list.Stream, error) {
 	programs, err := v.allPrograms()
 	if err != nil || len(programs)*len(names) == 0 || len(programs)*len(names) > maxNamedLogs {
@@ -182,7 +181,7 @@ type EventDelivery struct {
 	Error            webhook.ErrorCode
 }
 
-// EventWait is a subscription that asked for an event and has not reached it yet.
+// EventWait is a subscription that selects an event and has not reached it yet.
 type EventWait struct {
 	Subscription webhook.Subscription
 	Behind       int64 // how many events its cursor is behind
@@ -194,7 +193,7 @@ type EventView struct {
 	Deliveries []EventDelivery // newest first
 	Older      string          // cursor of older deliveries, "" if there are none
 	Waiting    []EventWait     // at most MaxEventWaits
-	Filtered   []EventWait     // the subscriptions whose filter it does not pass; at most MaxEventWaits
+	Filtered   []EventWait     // the subscriptions whose filter excludes it; at most MaxEventWaits
 	Removed    int             // subscriptions whose successful delivery retention has removed; at most MaxEventWaits
 }
 
@@ -291,7 +290,7 @@ func (s *Reads) scanEventDelivery(programID string, scan func(...any) error) (d 
 	return d, num, err
 }
 
-// EventSubscribers counts the subscriptions that ask for an event type.
+// EventSubscribers counts the subscriptions that select an event type.
 type EventSubscribers struct {
 	Active, Paused int
 }
@@ -335,7 +334,7 @@ func (s Events) CountSubscribers(ctx context.Context, programID string) (map[str
 	return counts, err
 }
 
-// Subscribers returns at most limit subscriptions of a program, "" for all, that ask for an
+// Subscribers returns at most limit subscriptions of a program, "" for all, that select an
 // event type.
 func (s Events) Subscribers(ctx context.Context, programID, name string, limit int) ([]webhook.Subscription, error) {
 	query, args := selectSubscribersOfAll, []any{name, limit}
@@ -417,8 +416,8 @@ func bindsOfEvents(q *webhook.ListQuery) list.Binds {
 	return b
 }
 
-// The timestamp of an event is at a fixed offset of its JSON, a different one if that is
-// compressed. It is UTC with Z or +00:00; without that suffix, timestamps sort as text.
+// The timestamp of an event is at a fixed offset of its JSON, at another offset if the JSON
+// is compressed. It is UTC with Z or +00:00; without that suffix, timestamps sort as text.
 const (
 	eventStamp = "replace(rtrim(substr(" + stampFrom + ", 1, instr(" + stampFrom + ", '\"') - 1), 'Z'), '+00:00', '')"
 	stampFrom  = "CAST(substr(e.json, iif(substr(e.json, 1, 1) = x'7b', 59, 2), 40) AS TEXT)"
@@ -464,15 +463,15 @@ func (s *Reads) SeqBefore(ctx context.Context, programID string, at time.Time) (
 	return s.LastSeq(ctx, programID, func(_, received int64) bool { return received < at.UnixMilli() })
 }
 
-// LastSeq returns the newest seq of a program's log for whose rowid and time of acceptance a function
-// is true, as it is for all before it; 0 if there is none.
+// LastSeq returns the newest seq of a program's log for whose rowid and acceptance time is returns
+// true. is must be true for all seqs before that one as well. LastSeq returns 0 if there is none.
 func (s *Reads) LastSeq(ctx context.Context, programID string, is func(row, received int64) bool) (int64, error) {
 	var low, high int64 // true; not true
 	err := s.lists.DB.Scan(ctx,
 		"SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events "+
 			"WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
-		// Retention leaves gaps, so look at the newest seq up to the middle.
+		// Retention leaves gaps, so check the newest seq up to the middle.
 		middle := low + (high-low)/2
 		var seq, row, received int64
 		err = s.lists.DB.Scan(ctx, selectAtMost, []any{programID, middle}, &seq, &row, &received)

@@ -75,7 +75,7 @@ func TestAllEvents(t *testing.T) {
 	})
 }
 
-// A page that reaches its bound returns what it found, and a cursor.
+// A page that reaches its bound returns its results so far, and a cursor.
 func TestAllEventsBounded(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
@@ -88,7 +88,7 @@ func TestAllEventsBounded(t *testing.T) {
 		t.Errorf("at the bound: got %d events, next %q, %v", len(page), next, err)
 	}
 	q = query(t, webhook.EventList, "")
-	q.Cursor = next // made for another selection
+	q.Cursor = next // from another selection
 	if _, _, err = s.Events().PageAll(t.Context(), q); err == nil {
 		t.Error("a cursor is accepted with another selection")
 	}

@@ -65,7 +65,7 @@ func fillFeeds(t *testing.T, s *store.Store) {
 	}
 }
 
-// Every feed can be paged backwards: the previous page ends with the row before the first one
+// Every feed can be paged backwards: the previous page ends with the row before the first row
 // of this page, even if rows were added.
 func TestFeedsBackwards(t *testing.T) {
 	s := open(t)

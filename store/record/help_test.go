@@ -90,7 +90,7 @@ func subscribe(t testing.TB, s *store.Store, programID string, names ...string) 
 	return sub
 }
 
-// event returns an event with a new id.
+// event returns an event with a new ID.
 func event(name string) webhook.Event {
 	id := webhook.NewID()
 	return webhook.Event{
@@ -136,7 +136,7 @@ func form(t *testing.T, s *store.Store, subscriptionID string, count int) *store
 	return c
 }
 
-// send delivers what waits for a subscription, which responds with a status.
+// send delivers the waiting events of a subscription, which responds with a status.
 func send(t *testing.T, s *store.Store, subscriptionID string, status int) *store.Claim {
 	t.Helper()
 	c := form(t, s, subscriptionID, 100)
@@ -160,7 +160,7 @@ func deliver(t *testing.T, s *store.Store, subscriptionID string, status webhook
 	return c
 }
 
-// link records which events a delivery has.
+// link records which events a delivery contains.
 func link(t *sqlite.Tx, programID string, delivery int64, seqs string) error {
 	return t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT ?, value, ? FROM json_each(?)", programID, delivery, seqs)
 }
@@ -179,7 +179,7 @@ func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
 	return &q
 }
 
-// readPages reads a list to its end, at most limit pages, and returns the id of each row.
+// readPages reads a list to its end, at most limit pages, and returns the ID of each row.
 // Afterwards the query's cursor is "".
 func readPages[T any](t *testing.T, name string, q *webhook.ListQuery, most int,
 	page func(context.Context, *webhook.ListQuery) ([]T, string, error), id func(T) string) (ids []string) {

@@ -8,11 +8,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// idEncoding encodes delivery ids in 22 characters instead of 36, with the same order, since
+// idEncoding encodes delivery IDs in 22 characters instead of 36, with the same order, since
 // every row and an index contain one.
 var idEncoding = base64.NewEncoding("-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz").WithPadding(base64.NoPadding)
 
-// ShortID returns the short form of an id. It returns anything else than a UUID unchanged.
+// ShortID returns the short form of an ID. It returns anything other than a UUID unchanged.
 func ShortID(id string) string {
 	u, err := uuid.Parse(id)
 	if err != nil || u.String() != id {
@@ -21,7 +21,7 @@ func ShortID(id string) string {
 	return idEncoding.EncodeToString(u[:])
 }
 
-// longID returns the long form of a stored id.
+// longID returns the long form of a stored ID.
 func longID(stored string) string {
 	var u uuid.UUID
 	if len(stored) != idEncoding.EncodedLen(len(u)) {
@@ -33,7 +33,7 @@ func longID(stored string) string {
 	return u.String()
 }
 
-// shortIDs returns the short forms of ids, nil for none.
+// shortIDs returns the short forms of IDs, nil for none.
 func shortIDs(ids []string) (short []string) {
 	for _, id := range ids {
 		short = append(short, ShortID(id))
@@ -41,8 +41,8 @@ func shortIDs(ids []string) (short []string) {
 	return short
 }
 
-// idRange returns the short forms of the lowest and highest id with a prefix, or an empty range
-// if there can be none.
+// idRange returns the short forms of the lowest and highest ID with a prefix, or an empty range
+// if no ID can have it.
 func idRange(prefix string) (first, last string) {
 	const lowest, highest = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 	n := min(len(prefix), len(lowest))
@@ -53,7 +53,7 @@ func idRange(prefix string) (first, last string) {
 	return first, last
 }
 
-// DeliveryID scans the id of a delivery.
+// DeliveryID scans the ID of a delivery.
 type DeliveryID string
 
 // Scan implements the interface of database/sql.
@@ -69,9 +69,9 @@ func (id *DeliveryID) Scan(v any) error {
 	return nil
 }
 
-// IDPlace returns an id as a cursor position; IDAt is the reverse.
+// IDPlace returns an ID as a cursor position; IDAt is the reverse.
 func IDPlace(id string) []int64 {
-	u, _ := uuid.Parse(id) // anything else than a UUID sorts first
+	u, _ := uuid.Parse(id) // anything other than a UUID sorts first
 	return []int64{int64(binary.BigEndian.Uint64(u[:8])), int64(binary.BigEndian.Uint64(u[8:]))}
 }
 

@@ -14,5 +14,5 @@ type ProbeEntry struct {
 var LastSuccess = "(SELECT y.completed_at FROM (SELECT d.num, d.status, d.completed_at, d.ping IS NOT NULL AS ping " + CompletedOf("x.id") +
 	" ORDER BY 3 DESC, 1 DESC LIMIT 500) y WHERE y.status = 'success' AND NOT y.ping LIMIT 1)"
 
-// SelectSizeBound selects what was learned about the size that a receiver accepts.
+// SelectSizeBound selects the learned bound of the size that a receiver accepts.
 const SelectSizeBound = "SELECT bytes, learned_at FROM size_bounds WHERE subscription_id = ?"

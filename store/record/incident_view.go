@@ -23,8 +23,8 @@ const (
 	maxWaitingOfOne = 1_000_000 // in [store.Incidents.Get]
 )
 
-// While an incident is open, what changes is in f, the failures of its subscription x; once
-// it is closed, it is in n. ?2 bounds the count of waiting events.
+// While an incident is open, its changing columns are in f, the failures of its subscription
+// x; once it is closed, they are in n. ?2 bounds the count of waiting events.
 var (
 	incidentColumns = `n.num, n.id, n.program_id, n.subscription_id, coalesce(x.url, ''), coalesce(x.description, ''), coalesce(x.status, ''),
 		n.opened_at, n.closed_at, coalesce(n.closed_by, ''), coalesce(f.failing_reason, n.failing_reason, ''), n.first_at,
@@ -54,7 +54,7 @@ var (
 		ON f.subscription_id = n.subscription_id
 		WHERE n.closed_at IS NULL AND (n.program_id = ?1 OR ?1 = '') AND n.program_id` + list.CanBeUsed + `
 		ORDER BY f.failing_since IS NULL, f.failed DESC, n.num LIMIT ?2`
-	// Of the newest incidents only, of subscriptions that are not in an incident again.
+	// Of the newest incidents only, excluding subscriptions with a later incident.
 	selectUnrecovered = `SELECT n.num FROM incidents n CROSS JOIN subscriptions x ON x.id = n.subscription_id
 		WHERE n.num > (SELECT coalesce(max(num), 0) - 1000 FROM incidents) AND n.closed_at >= ?2 AND (n.program_id = ?1 OR ?1 = '') AND n.program_id` + list.CanBeUsed + `
 		AND EXISTS (SELECT 1 FROM undelivered u WHERE u.incident = n.num AND u.incident IS NOT NULL)
@@ -127,8 +127,8 @@ func (s Incidents) Open(ctx context.Context, programID string, limit, waiting in
 }
 
 // Unrecovered returns the incidents of a program, "" for all, that were closed since a time although
-// events of deliveries that failed in them are not delivered yet, at most limit, newest first. It
-// looks at the newest 1,000 incidents, and at the last one of each subscription.
+// events of their failed deliveries are still undelivered, at most limit, newest first. It checks the
+// newest 1,000 incidents, and at the last one of each subscription.
 func (s Incidents) Unrecovered(ctx context.Context, programID string, since time.Time, limit int) (all []webhook.Incident, err error) {
 	err = s.view(ctx, func(v *view) error {
 		var nums []int64
@@ -225,7 +225,7 @@ func (s Incidents) Newest(ctx context.Context, subscriptionID string) (i webhook
 const (
 	selectIncidentAlerts = "SELECT a.name, " + alertStatus + ", a.created_at FROM alerts a WHERE a.subscription_id = ? AND a.incident = ? " +
 		"ORDER BY a.num LIMIT 100"
-	// The status of an alert a over all its channels: success if one has received it.
+	// The status of an alert a over all its channels: success if any has received it.
 	alertStatus = `iif(a.status = 'success', a.status, coalesce(
 		(SELECT CASE WHEN sum(s.status = 'success') > 0 THEN 'success'
 			WHEN sum(s.status <> 'failed') > 0 THEN 'pending' WHEN count(*) > 0 THEN 'failed' END
@@ -273,7 +273,7 @@ const (
 		WHERE x.run = ? AND d.subscription_id = ? GROUP BY 1`
 	selectReplayResults = "SELECT d.status, count(*), sum(json_array_length(d.seqs)) FROM deliveries d INDEXED BY deliveries_by_replay " +
 		"WHERE d.replay_id = ? AND d.replay_id IS NOT NULL GROUP BY 1"
-	// The audit log names who started a replay by its detail.
+	// The audit log records in its detail which admin started a replay.
 	selectReplayAdmin = `SELECT a.admin FROM audit a INDEXED BY audit_by_subject WHERE a.subject_id = ?1 AND a.action = 'subscription.replay'
 		AND a.detail LIKE '%; replay ' || ?2 ORDER BY a.num DESC LIMIT 1`
 )

@@ -16,11 +16,11 @@ const CountLimit = 1000
 const selectSubscriptionLabels = "SELECT s.id, s.program_id, s.url, s.description " +
 	"FROM json_each(?) i CROSS JOIN subscriptions s ON s.id = i.value"
 
-// SubscriptionLabel is what a list shows for a subscription.
+// SubscriptionLabel identifies a subscription in a list.
 type SubscriptionLabel struct{ ProgramID, URL, Description string }
 
-// Labels returns the labels of subscriptions of any program by id, including deleted ones.
-// Unknown ids are omitted.
+// Labels returns the labels of subscriptions of any program by ID, including deleted ones.
+// Unknown IDs are omitted.
 func (s Subscriptions) Labels(ctx context.Context, ids []string) (map[string]SubscriptionLabel, error) {
 	labels := make(map[string]SubscriptionLabel, len(ids))
 	err := s.lists.DB.Each(ctx, selectSubscriptionLabels, []any{sqlite.JSON(ids)}, func(scan func(...any) error) error {
@@ -37,7 +37,7 @@ const selectLastAttempts = "SELECT d.id, " + lastAttemptColumns + ` FROM json_ea
 	LEFT JOIN attempts a ON a.delivery = d.num AND a.number = (SELECT max(number) FROM attempts WHERE delivery = d.num)
 	WHERE a.delivery IS NOT NULL OR d.duration_ms IS NOT NULL`
 
-// LastAttempts returns the last completed attempt of deliveries of any program, by delivery id,
+// LastAttempts returns the last completed attempt of deliveries of any program, by delivery ID,
 // with the response status but without the response. Deliveries without a completed attempt are
 // omitted.
 func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map[string]webhook.Attempt, error) {

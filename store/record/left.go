@@ -9,7 +9,7 @@ import (
 
 const (
 	// IsNewest is the condition of the rows u of undelivered that are left to resend: no newer delivery
-	// of the event has failed, too.
+	// of the event has failed.
 	IsNewest = "NOT EXISTS (SELECT 1 FROM undelivered o WHERE o.subscription = u.subscription AND o.seq = u.seq AND o.delivery > u.delivery)"
 
 	// isLeft is the condition of the failed deliveries d with events that are left to resend.
@@ -22,8 +22,8 @@ const (
 				AND ` + IsNewest + ` AND u.delivery NOT IN (SELECT p.delivery FROM splits p) ORDER BY u.seq LIMIT ?3) l) m`
 )
 
-// Left is what is left to resend to a subscription: the deliveries that the filter recovered=false
-// lists, and their events that were not delivered.
+// Left contains the number of failed deliveries and events that are left to resend to a
+// subscription: the deliveries that the filter recovered=false lists, and their undelivered events.
 type Left struct {
 	Deliveries, Events int
 	More               bool      // the counts are lower bounds
@@ -34,7 +34,7 @@ type Left struct {
 // maxLeft bounds the events that Left counts.
 const maxLeft = 10_000
 
-// left returns what is left to resend to a subscription.
+// left returns the deliveries and events that are left to resend to a subscription.
 func (v *view) left(programID, subscriptionID string) (l Left, err error) {
 	var from sql.NullInt64
 	err = v.Scan(selectLeft, []any{subscriptionID, programID, maxLeft}, &l.Deliveries, &l.Events, &l.Failed, &from)

@@ -124,7 +124,7 @@ func query(t *testing.T, l *webhook.List, raw string) *webhook.ListQuery {
 	return &q
 }
 
-// describe formats how the rows of a list are found.
+// describe formats the ways to find the rows of a list.
 func describe(choices []choice) string {
 	index := regexp.MustCompile(`INDEXED BY (\w+)|WHERE (TRUE)`)
 	lookups := func(all []lookup) string {
@@ -324,7 +324,7 @@ func checkListPlan(t *testing.T, db *sqlite.DB, query list.Statement, search, so
 		var detail string
 		err := scan(&id, &parent, &unused, &detail)
 		plan = append(plan, detail)
-		// Only of the query itself, not of subqueries for each row.
+		// Only of the query itself, not of subqueries per row.
 		if what, ok := strings.CutPrefix(detail, "USE TEMP B-TREE FOR "); ok && parent == 0 {
 			sorts = what
 		}
@@ -401,7 +401,7 @@ func TestBoundedPlans(t *testing.T) {
 	}
 }
 
-// Everything that is read for a subscription of a page is found by an index, or its scan is bounded.
+// All data of a subscription on a page is found by an index, or its scan is bounded.
 func TestSubscriptionPlans(t *testing.T) {
 	db := newDB(t)
 	for query, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"service/store/sqlite"
 )
 
-// Reads is what the lists and pages read with.
+// Reads is the source of lists and pages.
 type Reads struct {
 	lists        *list.Reader
 	clock        *clock.Clock
@@ -19,9 +19,9 @@ type Reads struct {
 	failedSince  func(time.Time) []string
 }
 
-// NewReads returns the reads of a store. use returns the *webhook.Error of a request for a record of a
-// program that cannot be used. failedSince returns the subscriptions with failed attempts since a time
-// in statistics that are not written yet.
+// NewReads returns the reads of a store. use returns the *webhook.Error for a request for a record of
+// a program that cannot be used. failedSince returns the subscriptions with failed attempts since a
+// time, according to unwritten statistics.
 func NewReads(lists *list.Reader, c *clock.Clock, d *dictionary.Set, use func(programID, record string) error,
 	failedSince func(time.Time) []string) *Reads {
 	return &Reads{lists, c, d, use, failedSince}

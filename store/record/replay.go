@@ -22,7 +22,7 @@ type ReplayCursor struct {
 	MaxEvents           int // of the subscription
 }
 
-// ScanReplay reads a row of replayColumns.
+// ScanReplay reads a row of ReplayColumns.
 func ScanReplay(scan func(...any) error) (r ReplayCursor, err error) {
 	var from, to, created int64
 	var completed sql.NullInt64

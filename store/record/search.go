@@ -8,7 +8,7 @@ import (
 	"service/store/sqlite"
 )
 
-// Found is a record that an id prefix matched. An event id is unique only within its program.
+// Found is a record that an ID prefix matched. An event ID is unique only within its program.
 type Found struct {
 	Kind      FoundKind
 	ID        string
@@ -26,7 +26,7 @@ const (
 	FoundToken        FoundKind = "token"
 )
 
-// Each reads a range of ids from an index; the upper bound is exclusive, except that of deliveries.
+// Each reads a range of IDs from an index; the upper bound is exclusive, except that of deliveries.
 const (
 	findSubscriptions = "SELECT id, program_id FROM subscriptions WHERE id >= ? AND id < ? AND program_id" + list.CanBeUsed +
 		" ORDER BY id LIMIT ?"
@@ -38,13 +38,13 @@ const (
 		list.CanBeUsed + " LIMIT ?"
 )
 
-// Prefix returns the records of all programs whose id begins with prefix, at most limit of each
-// kind. It costs an index lookup for each kind, and for events one for each program. An empty
-// prefix finds nothing.
+// Prefix returns the records of all programs whose ID begins with prefix, at most limit of each
+// kind. It costs one index lookup per kind, and for events one per program. An empty prefix
+// finds nothing.
 func (s Search) Prefix(ctx context.Context, prefix string, limit int) ([]Found, error) {
 	prefix = strings.ToLower(prefix)
 	if prefix == "" || strings.Trim(prefix, "0123456789abcdef-") != "" {
-		return nil, nil // no id contains such characters
+		return nil, nil // no ID contains such characters
 	}
 	var all []Found
 	err := s.view(ctx, func(v *view) error {

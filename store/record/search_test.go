@@ -60,7 +60,7 @@ func TestFind(t *testing.T) {
 			}
 		}
 	}
-	// Creating a subscription creates a ping. All ids have the same time prefix.
+	// Creating a subscription creates a ping. All IDs have the same time prefix.
 	kinds := make(map[record.FoundKind]int)
 	all, err := s.Search().Prefix(ctx, sub.ID[:4], 10)
 	if err != nil {

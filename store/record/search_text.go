@@ -30,8 +30,8 @@ func Containing(text string) string {
 	return "%" + strings.NewReplacer(`\`, `\\`, "%", `\%`, "_", `\_`).Replace(text) + "%"
 }
 
-// Text returns subscriptions whose description or URL contains text, and programs whose
-// id or name does, at most limit of each. ASCII letters match in either case. It reads all
+// Text returns subscriptions whose description or URL contains text, and programs whose ID
+// or name does, at most limit of each. ASCII letters match in either case. It reads all
 // subscriptions that are not deleted. An empty text finds nothing.
 func (s Search) Text(ctx context.Context, text string, limit int) (subs []webhook.Subscription, programs []string, err error) {
 	if text == "" {
@@ -47,7 +47,7 @@ func (s Search) Text(ctx context.Context, text string, limit int) (subs []webhoo
 	return subs, programs, err
 }
 
-// EventSearch selects the events whose JSON has a value in a field, see [webhook.FieldHas].
+// EventSearch selects the events whose JSON contains a value in a field, see [webhook.FieldHas].
 type EventSearch struct {
 	ProgramID    string // "" for all programs
 	Field, Value string
@@ -120,7 +120,8 @@ type eventSearch struct {
 
 func (x *eventSearch) full() bool { return len(x.found.Events) >= x.Limit }
 
-// take examines the next event. It returns [sqlite.ErrStop] if no more events must be read.
+// take examines the next event. It returns [sqlite.ErrStop] if the search must not read more
+// events.
 func (x *eventSearch) take(row int64, e *webhook.Event) error {
 	// Events of different programs may be slightly out of order.
 	if e.ReceivedAt.Before(x.From.Add(-disorder)) && list.RangeOf(x.imported, row, e.ReceivedAt.UnixMilli()) == nil {

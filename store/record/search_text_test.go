@@ -98,7 +98,7 @@ func TestSearchEvents(t *testing.T) {
 	if one := search(record.EventSearch{Value: "42", Limit: 10, ProgramID: "a"}); len(one.Events) != 2 || one.Events[0].ProgramID != "a" {
 		t.Errorf("one program: got %d events", len(one.Events))
 	}
-	// Paging finds the same.
+	// Paging finds the same events.
 	var paged []webhook.Event
 	cursor := ""
 	for range 5 {

@@ -24,18 +24,18 @@ var (
 		SELECT 1 FROM deliveries d INDEXED BY deliveries_due
 		WHERE d.subscription_id = x.id AND d.next_attempt_at IS NOT NULL LIMIT ?2)))`
 
-	// rateKey is the share of the attempts since ?3 that succeeded, in millionths. Statistics that are
-	// not written yet, those of the last seconds, are left out.
+	// rateKey is the share of the attempts since ?3 that succeeded, in millionths. Unwritten
+	// statistics, those of the last seconds, are left out.
 	rateKey = `(SELECT sum(t.success) * 1000000 / sum(t.success + t.failed + t.retryable) FROM stats t
 		WHERE t.program_id = x.program_id AND t.subscription_id = x.id AND t.span = 3600000 AND t.at >= ?3)`
 
 	// nameKey is the beginning of the name of a subscription: the first line of its description, or its
-	// host. The rest of a URL may be secret, and a cursor is not.
+	// host. The rest of a URL may be secret, but a cursor is not.
 	nameKey = `substr(CAST(lower(coalesce(nullif(
 		trim(substr(x.named, 1, instr(x.named || char(10), char(10)) - 1), char(9, 10, 13, 32)), ''),
 		substr(x.url, instr(x.url, '://') + 3, instr(substr(x.url, instr(x.url, '://') + 3) || '/', '/') - 1))) AS BLOB), 1, 32)`
 
-	// The positions of the subscriptions that match, for [list.Keyed]. ?1 is for it; the other parameters
+	// The positions of the matching subscriptions, for [list.Keyed], which uses ?1. The other parameters
 	// are those of subscriptionMatches and of the keys.
 	keyedSubscriptions = `WITH x AS MATERIALIZED (
 		SELECT s.id, s.program_id, s.status, s.active, s.deleted_at, s.url, ltrim(s.description, char(9, 10, 13, 32)) AS named,

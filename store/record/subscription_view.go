@@ -13,11 +13,11 @@ import (
 	"service/webhook"
 )
 
-// SubscriptionSummary is a subscription of any program and its state, for admins. It may be
-// deleted.
+// SubscriptionSummary is a subscription of any program and its state, for admins. The
+// subscription may be deleted.
 type SubscriptionSummary struct {
 	webhook.Subscription
-	CreatedBy string // id of a user, or [AdminUser] of an admin
+	CreatedBy string // ID of a user, or [AdminUser] of an admin
 	Failures  webhook.Failures
 
 	// LastSuccess is the time of the last successful delivery or ping, or zero if none is known.
@@ -26,15 +26,15 @@ type SubscriptionSummary struct {
 	LastSuccess time.Time
 
 	WaitingEvents     int       // events in the log, at most CountLimit
-	WaitingMore       bool      // more may wait: the count ended at CountLimit, or where a filter was tried
-	OldestEvent       time.Time // when the first of them was accepted; zero without waiting events
+	WaitingMore       bool      // more may wait: the count ended at CountLimit, or a filter was not tried on all
+	OldestEvent       time.Time // when the oldest waiting event was accepted; zero without waiting events
 	WaitingDeliveries int       // deliveries with a next attempt, at most CountLimit
 
 	Lost       int64 // events that retention removed before they were delivered
 	LostLastAt time.Time
 }
 
-// AdminUser returns the user of records that were created by an admin. User ids never contain a
+// AdminUser returns the user of records that were created by an admin. User IDs never contain a
 // colon.
 func AdminUser(email string) string { return "admin:" + email }
 
@@ -70,7 +70,7 @@ var (
 	summaryTables = `CROSS JOIN subscriptions x ON x.id = j.value LEFT JOIN cursors c ON c.subscription_id = x.id
 		LEFT JOIN failures f ON f.subscription_id = x.id LEFT JOIN losses l ON l.subscription_id = x.id`
 
-	// ?1 is an array of ids, ?2 is CountLimit.
+	// ?1 is an array of IDs, ?2 is CountLimit.
 	selectSummaries = "SELECT " + summaryColumns + " FROM json_each(?1) j " + summaryTables + " ORDER BY j.key"
 )
 
@@ -127,7 +127,7 @@ func subscriptionScope(programID string, q *webhook.ListQuery) list.Scope {
 
 // Newer returns the cursor of the page before the page at the cursor of a query of
 // [webhook.AllSubscriptionList], or "" if that page is the first. It walks in the opposite direction
-// from the cursor, which is the last position of the page before.
+// from the cursor, which is the last position of the previous page.
 func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (cursor string, err error) {
 	scope := subscriptionScope(programID, q)
 	if keys := s.byKeys(newSubscriptionWalk(s.Reads, programID, q), scope, q); keys != nil {
@@ -156,18 +156,18 @@ func (s Subscriptions) Newer(ctx context.Context, programID string, q *webhook.L
 	return cursor, err
 }
 
-// subscriptionWalk finds the ids of a page. Ids increase in the order of creation.
+// subscriptionWalk finds the IDs of a page. IDs increase in the order of creation.
 type subscriptionWalk struct {
 	limits     list.Limits
 	size       int
 	descending bool
-	at         string // the page begins after this id
+	at         string // the page begins after this ID
 	query      string
 	values     []any // values of ?3; the query runs once for each, with disjoint results
 	args       []any // arguments from ?4 on
 }
 
-// Queries of a subscriptionWalk. ?1 is the maximum number of rows, ?2 the id after which they begin,
+// Queries of a subscriptionWalk. ?1 is the maximum number of rows, ?2 the ID after which they begin,
 // ?3 the value for the index. From ?4 on there are filters; NULL means no filter.
 var (
 	subscriptionsOfAll    = "SELECT s.id, " + subscriptionMatches + " FROM subscriptions s WHERE ?3 IS NULL"
@@ -189,9 +189,9 @@ var (
 			WHERE ` + matchesText("s", "(t.value ->> 0)") + ` OR instr(lower(s.url), t.value ->> 2) > 0 OR s.id >= (t.value ->> 1) AND s.id < (t.value ->> 1) || 'g'))
 		AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) n WHERE instr(s.events, json_quote(n.value)) > 0))) IS TRUE`
 
-	// ?13 is the beginning of the last hour, ?14 an array of the subscriptions with failed attempts
-	// in statistics that are not written yet. The rows of at most two hours tell whether those of the
-	// minutes are to be read.
+	// ?13 is the beginning of the last hour, ?14 an array of the subscriptions with failed attempts in
+	// statistics that are not written yet. The rows of at most two hours decide whether the rows of
+	// the minutes must be read.
 	subscriptionDegraded = `s.status = 'healthy' AND s.active = 1 AND s.deleted_at IS NULL
 		AND (s.id IN (SELECT value FROM json_each(?14)) OR EXISTS (
 			SELECT 1 FROM stats t WHERE t.program_id = s.program_id AND t.subscription_id = s.id
@@ -206,7 +206,7 @@ func newSubscriptionWalk(s *Reads, programID string, q *webhook.ListQuery) *subs
 	if deleted == nil {
 		deleted = []int{0}
 	}
-	var texts [][3]any // a pattern of names and URLs and the beginning of an id, or a part of a URL
+	var texts [][3]any // a pattern of names and URLs and the beginning of an ID, or a part of a URL
 	for _, text := range f["search"] {
 		text = strings.TrimSpace(text)
 		texts = append(texts, [3]any{Containing(text), strings.ToLower(text), nil})
@@ -225,7 +225,7 @@ func newSubscriptionWalk(s *Reads, programID string, q *webhook.ListQuery) *subs
 		w.args[len(w.args)-1] = sqlite.JSON(s.failedSince(lastHour))
 	}
 	if w.descending {
-		w.at = "~" // greater than all ids
+		w.at = "~" // greater than all IDs
 	}
 	w.query, w.values = subscriptionsOfAll, []any{nil}
 	switch status := f["status"]; {
@@ -254,7 +254,7 @@ func (w *subscriptionWalk) compare(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// walk returns the ids of the page, and if there is more, the id after which the next page begins.
+// walk returns the IDs of the page, and if there is more, the ID after which the next page begins.
 func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, err error) {
 	ids = []string{}
 	want := w.size + 1
@@ -281,7 +281,7 @@ func (w *subscriptionWalk) walk(v *view) (ids []string, at string, more bool, er
 		if err != nil {
 			return nil, "", false, err
 		}
-		// The queries are complete only up to the id at which the first of them stopped.
+		// The queries are complete only up to the ID at which the first of them stopped.
 		if (seen == budget || matched == want || late) && (!more || w.compare(last, at) < 0) {
 			at, more = last, true
 		}
@@ -362,8 +362,8 @@ var (
 	selectNewestNums = "SELECT d.num " + CreatedOf("?1") + " ORDER BY 1 DESC LIMIT ?2"
 )
 
-// View returns a subscription of any program by its id, with at most recent of its newest deliveries.
-// It may be deleted, until retention removes it.
+// View returns a subscription of any program by its ID, with at most recent of its newest deliveries.
+// The subscription may be deleted, until retention removes it.
 func (s Subscriptions) View(ctx context.Context, id string, recent int) (u SubscriptionView, err error) {
 	err = s.view(ctx, func(v *view) error {
 		err := sql.ErrNoRows

@@ -1,4 +1,5 @@
-// Package record reads rows as the records of the domain.
+// Package record reads the rows of the database as records of the domain, for lists, pages and
+// searches.
 package record
 
 import (
@@ -13,7 +14,7 @@ import (
 // TokenColumns are the columns of a token.
 const TokenColumns = "id, hint, coalesce(program_id, ''), user_id, name, scopes, created_at, expires_at, revoked_at, used_at"
 
-// ScanToken reads a row of tokenColumns.
+// ScanToken reads a row of TokenColumns.
 func ScanToken(scan func(...any) error) (t webhook.Token, err error) {
 	var scopes string
 	var created int64

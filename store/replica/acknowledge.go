@@ -23,7 +23,7 @@ type acknowledger struct {
 	commits func() int64  // number of commits, see [sqlite.Writer.Commits]
 
 	covered  atomic.Int64  // number of commits that are in the replica; -1 before the first upload
-	requests chan struct{} // a caller waits for an upload; has room for one
+	requests chan struct{} // a caller waits for an upload; capacity 1
 
 	// Owned by the upload loop: the time limit of a request. It begins at timeout,
 	// because a hanging connection delays all callers, and doubles if the bucket is

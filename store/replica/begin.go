@@ -67,7 +67,7 @@ func (r *Replication) acquireTerm(ctx context.Context) (*ownTerm, error) {
 	r.sign.ended.Store(false)
 	r.sign.confirmed.Store(int64(uptime()))
 	if r.signs() {
-		r.renewSign(ctx) // a new term must not be without one
+		r.renewSign(ctx) // a new term must not lack one
 	}
 	return t, nil
 }
@@ -113,7 +113,7 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 			t.sent, err = r.findSnapshot(ctx, t, found)
 			return last, err
 		}
-		return record{}, nil // the replica has nothing that this database continues
+		return record{}, nil // the replica contains nothing that this database continues
 	}
 	sent, newest, err := r.findSent(ctx, t, found)
 	if err != nil || sent == 0 {
@@ -121,7 +121,7 @@ func (r *Replication) lastTerm(ctx context.Context, t *ownTerm) (record, error) 
 	}
 	t.sent = sent
 	if newest > t.wal.at && wrote {
-		// The term has writes that this directory does not know: the directory may
+		// The term contains writes that this directory does not know: the directory may
 		// have been set back to an earlier state.
 		last.Own = false
 		r.logger.Error("database is older than its replica; the newer changes stay in the replica; "+
@@ -193,7 +193,7 @@ func (r *Replication) hasLocal(from, to ltx.TXID) (bool, error) {
 // with a snapshot if last is zero.
 func (r *Replication) nextTerm(ctx context.Context, t *ownTerm, last record, current term) (err error) {
 	next := term{Parent: last.Term, ParentTXID: t.sent}
-	if t.sent == 0 { // the snapshot of last may not be uploaded
+	if t.sent == 0 { // the snapshot of the last term may not be uploaded
 		if next, err = r.snapshotTerm(ctx, t.at, current); err != nil {
 			return err
 		}

@@ -11,9 +11,9 @@ import (
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 )
 
-// MaxClockDifference is the difference between this machine's clock and the bucket's
-// above which it is reported. A wrong clock affects displayed times, signatures, and
-// requests that a bucket rejects because of their time; nothing else.
+// MaxClockDifference is the difference between this machine's clock and the bucket's above
+// which it is reported. A wrong clock affects displayed times, signatures, and requests that
+// a bucket rejects because of their time, but nothing else.
 const MaxClockDifference = 5 * time.Second
 
 // bucketClock compares this machine's clock with the Date of the bucket's responses.

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// Cause is why a replica cannot be used, in one word that is fit for everybody: an error of the
-// bucket may name hosts, accounts and keys.
+// Cause is why a replica cannot be used, in one word that is safe to show to everyone: an error
+// of the bucket may name hosts, accounts and keys.
 type Cause string
 
 // The causes.
@@ -54,7 +54,7 @@ func CauseOf(err error) Cause {
 	return CauseUnreachable
 }
 
-// causeOfCode has the error codes of buckets whose statuses differ.
+// causeOfCode maps the error codes of buckets whose statuses differ.
 var causeOfCode = map[string]Cause{
 	"QuotaExceeded": CauseFull, "InsufficientStorage": CauseFull, "InsufficientCapacity": CauseFull,
 	"XMinioStorageFull": CauseFull, "XMinioAdminBucketQuotaExceeded": CauseFull,

@@ -21,7 +21,7 @@ import (
 type checkedClient struct {
 	litestream.ReplicaClient
 	listsDamaged bool
-	found        func(error) // called once for each damaged object
+	found        func(error) // called once per damaged object
 
 	mu     sync.Mutex
 	intact intactClient
@@ -109,9 +109,8 @@ func (c *checkedClient) hasDamage() bool {
 	return len(c.intact.damaged) > 0
 }
 
-// continues returns nil if the intact objects lead to a newer state than that of the
-// transaction at, and otherwise an *unreachableError. target is the newest transaction
-// of the replica.
+// continues returns nil if the intact objects lead to a newer state than transaction at, and
+// otherwise an *unreachableError. target is the newest transaction of the replica.
 func (c *checkedClient) continues(ctx context.Context, at, target ltx.TXID) error {
 	c.mu.Lock()
 	intact := intactClient{ReplicaClient: c.ReplicaClient, damaged: c.intact.damaged, found: c.intact.found}

@@ -24,7 +24,7 @@ func TestThrottle(t *testing.T) {
 	r.await("running", running)
 	const (
 		rows = 10_000 // without a checkpoint this would be a WAL of 200 MB
-		want = 12     // each of the writers may see the same one
+		want = 12     // each writer may see the same checkpoint
 	)
 	var shortened atomic.Int64
 	var written atomic.Int64

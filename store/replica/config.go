@@ -24,8 +24,7 @@ type Config struct {
 	Database string // absolute path of the database; "" if the configuration comes from a URL
 	settings settings
 	// gone is the mark of the writer that was seen to be gone, nil for none, see writerState. The
-	// services of a process share it: what was seen before the database is opened holds as long
-	// as nothing has changed.
+	// services of a process share it: the mark stays valid until the sign of life changes.
 	gone atomic.Pointer[string]
 
 	// opened is nil until first used. Its clients are kept: if this machine's clock differs from

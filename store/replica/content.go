@@ -183,7 +183,7 @@ func (v *contentVerifier) compareAndRecord(ctx context.Context, s *session) erro
 // objects are damaged or pages differ.
 //
 // It reads the database at full speed, because no checkpoint can run before it is done,
-// and keeps 8 bytes for each page. It reads the objects slowly.
+// and keeps 8 bytes per page. It reads the objects slowly.
 func (v *contentVerifier) compare(ctx context.Context, s *session) (ltx.TXID, int64, error) {
 	for attempt := 1; ; attempt++ {
 		if s.snapshot.Load() {

@@ -53,8 +53,8 @@ func (v *verified) last() Verification {
 }
 
 // keepWriting inserts and deletes rows until stop is called. No checkpoint can run during a
-// comparison, which takes as long as the machine needs, so it writes a number of rows for each call
-// of more.
+// comparison, which takes as long as the machine needs, so it writes a number of rows per call of
+// more.
 func (v *verified) keepWriting() (more, stop func()) {
 	const rows = 500
 	done, permits := make(chan struct{}), make(chan struct{}, rows)
@@ -154,8 +154,8 @@ func TestContentDamaged(t *testing.T) {
 	}
 }
 
-// TestContentDiffers compares a replica whose objects are intact, but have other content
-// than the database.
+// TestContentDiffers compares a replica whose objects are intact, but differ from the
+// database.
 func TestContentDiffers(t *testing.T) {
 	v := openVerified(t)
 	s := v.current()

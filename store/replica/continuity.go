@@ -23,7 +23,7 @@ import (
 // A database continues a position of the replica if the WAL contains every change after
 // that position. The proof is in the header of the WAL: it has salts (random numbers)
 // that SQLite changes whenever it restarts the WAL, and only a restart overwrites
-// frames. A WAL with the salts of the position therefore has every later change. If
+// frames. A WAL with the salts of the position therefore contains every later change. If
 // there is no such proof, the whole database is uploaded.
 
 // recordName is the name of a file in Litestream's directory next to the database. It
@@ -50,12 +50,13 @@ type record struct {
 type dirID struct {
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"` // 0 for unknown
-	// Boot is the id of the machine's boot, "" for unknown. It distinguishes a copy of the
-	// whole disk, and process ids and inodes of another boot mean nothing.
+	// Boot is the ID of the machine's boot, "" for unknown. It distinguishes a copy of the whole
+	// disk. The process IDs and inodes of another boot are meaningless.
 	Boot string `json:"boot"`
 }
 
-// in reports whether the record is of a data directory itself, not of one that it was copied from.
+// in reports whether the record belongs to the data directory itself, not to one that it was copied
+// from.
 func (r record) in(dir string) (bool, error) {
 	here, err := identifyDir(dir)
 	return here.Inode != 0 && r.dirID == here, err
@@ -93,7 +94,7 @@ func writeRecord(path string, r record) error {
 	return writeState(filepath.Join(metaPath(path), recordName), r)
 }
 
-// identifyDir returns the id of a directory.
+// identifyDir returns the ID of a directory.
 func identifyDir(dir string) (dirID, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -105,8 +106,8 @@ func identifyDir(dir string) (dirID, error) {
 	return dirID{}, nil
 }
 
-// baselineNode is the node id of a baseline: an LTX file that only records at which
-// position the WAL continues. It has no changes and is never uploaded.
+// baselineNode is the node ID of a baseline: an LTX file that only records at which
+// position the WAL continues. It contains no changes and is never uploaded.
 const baselineNode = 0x62617365
 
 // walState describes the newest local LTX file of a database and its WAL.
@@ -279,7 +280,7 @@ func saltsOf(frame []byte) [2]uint32 {
 	return [2]uint32{binary.BigEndian.Uint32(frame[8:]), binary.BigEndian.Uint32(frame[12:])}
 }
 
-// writeBaseline replaces the local LTX files of the database at path by a baseline. It
+// writeBaseline replaces the local LTX files of the database at path with a baseline. It
 // records that the database file, without its WAL, is at the position at. The WAL must
 // not be empty.
 func writeBaseline(path string, at ltx.TXID) (err error) {

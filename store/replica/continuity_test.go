@@ -372,7 +372,7 @@ func TestClaimWithoutRecord(t *testing.T) {
 	}
 }
 
-// TestMissingParent begins a term after one whose parent is missing.
+// TestMissingParent begins a term after a term whose parent is missing.
 func TestMissingParent(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	if err := claim(t.Context(), &folderLocation{target}, term{Number: 2, Parent: 1, ParentTXID: 9}); err != nil {

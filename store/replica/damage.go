@@ -33,7 +33,7 @@ type intactClient struct {
 	// newest is the newest transaction in any listing, including damaged objects.
 	newest ltx.TXID
 	// listedTimes makes listings return the times of uploads, even when exact times
-	// are requested: exact times need a request for each object.
+	// are requested: exact times need one request per object.
 	listedTimes bool
 }
 
@@ -184,7 +184,7 @@ func restoreFrom(
 		}
 		switch {
 		case target == 0:
-			return nil, nil, err // the replica is empty or has nothing before at
+			return nil, nil, err // the replica is empty or contains nothing before at
 		case err != nil || plan[len(plan)-1].MaxTXID < target:
 			return nil, nil, c.unreachable(ctx, target)
 		}
@@ -284,7 +284,7 @@ func (c *intactClient) newestIntact(ctx context.Context) (last, at time.Time, er
 }
 
 // damagedRecord returns err. If err means that the record of a term cannot be parsed, it
-// adds what to do.
+// adds advice.
 func damagedRecord(number int64, err error) error {
 	if errors.As(err, new(*json.SyntaxError)) || errors.As(err, new(*json.UnmarshalTypeError)) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -154,8 +154,8 @@ func TestDamagedObject(t *testing.T) {
 	}
 }
 
-// TestDamagedNewest damages an object with changes that no other has. The restore fails and
-// names the object and a command, which restores the newest intact state.
+// TestDamagedNewest damages an object with changes that no other object contains. The
+// restore fails and names the object and a command, which restores the newest intact state.
 func TestDamagedNewest(t *testing.T) {
 	t.Parallel()
 	cfg, rows := levels(t)

@@ -34,9 +34,9 @@ type Position struct {
 
 // Compare compares the database at path, which no process has open, with a replica to which
 // another service may write now. It returns the position of the database if the replica
-// contains it. Otherwise changes is the number of transactions that only the database has,
-// or [UnknownChanges]. displaced says that another service has acquired the lease since the
-// database was written.
+// contains it. Otherwise changes is the number of transactions that only the database
+// contains, or [UnknownChanges]. displaced says that another service has acquired the lease
+// since the database was written.
 //
 // The error wraps [ErrForeign] if the database was not written to this replica, and
 // [ErrUndecided] if displaced is set and the other service has not begun its term.

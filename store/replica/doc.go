@@ -11,7 +11,8 @@
 // transaction of Litestream with a number, its TXID. The newest TXID of a database or
 // replica is its position. Compactions merge files of one level into a file of the next;
 // files of the snapshot level contain the whole database. A plan is a list of files from
-// which a state can be restored. What one data directory writes is a term, see type term.
+// which a state can be restored. A term consists of the files that one data directory
+// writes, see type term.
 //
 // Litestream runs in this process and uses its SQLite library, see
 // docs/decisions/0023-litestream-in-the-process.md.

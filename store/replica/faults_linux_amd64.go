@@ -26,8 +26,8 @@ import (
 var vdsoClock uintptr
 
 var (
-	realClock   uintptr   // what vdsoClock was
-	clockOffset *[2]int64 // by clock id
+	realClock   uintptr   // the original vdsoClock
+	clockOffset *[2]int64 // by clock ID
 )
 
 // shiftedClock is the address of the assembly function that calls realClock and

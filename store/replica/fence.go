@@ -8,10 +8,10 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// fencedClient is a client that rejects changes of the replica while fenced returns true.
-// It checks immediately before every write and delete request. A process that is
-// suspended while another service takes over the lease would otherwise continue to
-// compact and prune when it wakes up.
+// fencedClient is a client that rejects changes of the replica while fenced returns true. It
+// checks immediately before every write and delete request. Otherwise a process that is
+// suspended while another service takes over the lease would continue to compact and prune
+// when it wakes up.
 //
 // A request that the kernel accepted before the process was suspended cannot be undone.
 type fencedClient struct {

@@ -58,7 +58,7 @@ type Follower struct {
 type FollowerState struct {
 	Following bool      // the copy exists and receives new changes
 	Added     time.Time // time of the newest change in the copy
-	Current   time.Time // when the copy was last known to have every change; zero for never
+	Current   time.Time // when the copy was last known to contain every change; zero for never
 	Err       string    // why new changes are not added; for admins
 }
 
@@ -74,7 +74,7 @@ func (f *Follower) State() FollowerState {
 	return f.state
 }
 
-// recordFollowing records that the copy has a change that was made at added. It logs
+// recordFollowing records that the copy contains a change that was made at added. It logs
 // when following begins.
 func (f *Follower) recordFollowing(added time.Time) {
 	f.mu.Lock()
@@ -89,7 +89,7 @@ func (f *Follower) recordFollowing(added time.Time) {
 	}
 }
 
-// recordListed records that the changes of the replica were listed, asked for at the given
+// recordListed records that the changes of the replica were listed by a request at the given
 // time. If none was newer than the copy, the copy is current.
 func (f *Follower) recordListed(asked time.Time, none bool) {
 	f.listed = asked
@@ -98,7 +98,7 @@ func (f *Follower) recordListed(asked time.Time, none bool) {
 	}
 }
 
-// recordCurrent records that the copy has everything of the last listing.
+// recordCurrent records that the copy contains everything in the last listing.
 func (f *Follower) recordCurrent() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,15 +243,15 @@ func (f *Follower) remove() error {
 	return errors.Join(err, RemoveDatabase(f.cfg.Path))
 }
 
-// writeTerm records the term that the copy follows, and the newest transaction of which
-// the copy may have a part.
+// writeTerm records the term that the copy follows, and the newest transaction of which the
+// copy may contain a part.
 func (f *Follower) writeTerm(t term, applied ltx.TXID) error {
 	return writeRecord(f.cfg.Path, record{Replica: f.cfg.Replica.Target(), Term: t.Number, Nonce: t.Nonce, Applied: applied})
 }
 
 // noteApplying records that the changes from first to last are about to be written to the
-// copy, which has all earlier changes. If the write is interrupted, the copy has more
-// than its position says, and cannot follow a term that lacks those changes.
+// copy, which contains all earlier changes. If the write is interrupted, the copy contains
+// more than its position says, and cannot follow a term that lacks those changes.
 //
 // It also advances the position to first-1. Litestream records the position only after
 // it has applied everything it found, so an interrupted copy would start a long backlog
@@ -486,11 +486,10 @@ func newestChange(ctx context.Context, client litestream.ReplicaClient, top int)
 	return tx, at, nil
 }
 
-// CatchUp adds the last changes of the replica to the copy and returns its position and
-// the time of its newest change. No process may write to the replica any more. Afterwards
-// the follower cannot continue the copy. If the newest changes are only in damaged
-// objects, the error names these and the state that can be restored. If the replica is empty, the
-// copy is as it is.
+// CatchUp adds the last changes of the replica to the copy and returns its position and the time
+// of its newest change. No process may write to the replica any more. Afterwards the follower
+// cannot continue the copy. If the newest changes are only in damaged objects, the error names
+// these and the state that can be restored. If the replica is empty, the copy stays as it is.
 func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
 	source, err := openSource(ctx, f.cfg.Replica, noTime, false)
 	if errors.Is(err, ErrEmpty) && f.exists() {
@@ -519,8 +518,8 @@ func (f *Follower) CatchUp(ctx context.Context) (Origin, time.Time, error) {
 	return Origin{f.cfg.Replica.Target(), source.term, at}, added, err
 }
 
-// finishAlone is CatchUp for a replica that was emptied. The position of the copy means nothing to
-// the replica any more, so that the whole database is uploaded.
+// finishAlone is CatchUp for a replica that was emptied. The position of the copy has no meaning in
+// the replica any more, so the whole database is uploaded.
 func (f *Follower) finishAlone() (Origin, time.Time, error) {
 	info, err := os.Stat(f.cfg.Path)
 	if err == nil {
@@ -535,7 +534,7 @@ func (f *Follower) finishAlone() (Origin, time.Time, error) {
 	return Origin{replica: f.cfg.Replica.Target()}, info.ModTime(), nil
 }
 
-// followTo follows until the copy has the given transaction of a term.
+// followTo follows until the copy contains the given transaction of a term.
 func (f *Follower) followTo(ctx context.Context, t term, tx ltx.TXID) error {
 	for !f.has(t, tx) {
 		done, err := f.followOnceTo(ctx, t, tx)
@@ -555,8 +554,8 @@ func (f *Follower) followTo(ctx context.Context, t term, tx ltx.TXID) error {
 	return nil
 }
 
-// followOnceTo follows until the copy has the given transaction, or until following
-// fails. It reports whether the copy has the transaction.
+// followOnceTo follows until the copy contains the given transaction, or until following
+// fails. It reports whether the copy contains the transaction.
 func (f *Follower) followOnceTo(ctx context.Context, t term, tx ltx.TXID) (done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -578,7 +577,7 @@ func (f *Follower) followOnceTo(ctx context.Context, t term, tx ltx.TXID) (done 
 	}
 }
 
-// has reports whether the copy is a state of a term and has the given transaction.
+// has reports whether the copy is a state of a term and contains the given transaction.
 func (f *Follower) has(t term, tx ltx.TXID) bool {
 	last, err := readRecord(f.cfg.Path)
 	if err != nil || last.Term != t.Number || last.Nonce != t.Nonce {

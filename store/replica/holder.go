@@ -16,10 +16,10 @@ const holderFile = "lease.id"
 // provably ended, the next process of the same data directory can acquire the lease
 // immediately, instead of waiting for its expiry.
 type holder struct {
-	Owner   string `json:"owner"` // as in the lease object; random for each process
+	Owner   string `json:"owner"` // as in the lease object; random per process
 	dirID          // of the data directory
 	PID     int    `json:"pid"`
-	Started string `json:"started"` // start time of the process, because process ids are reused
+	Started string `json:"started"` // start time of the process, because process IDs are reused
 }
 
 // currentHolder describes this process as the holder of the lease for dir.
@@ -52,7 +52,7 @@ func (h holder) ended() bool {
 	return h.Started != "" && processStart(h.PID) != h.Started
 }
 
-// writerProcess identifies a process for others of the same machine.
+// writerProcess identifies a process to others on the same machine.
 type writerProcess struct {
 	Boot      string `json:"boot"` // as in holder
 	Namespace string `json:"pid_namespace"`
@@ -66,7 +66,7 @@ func currentProcess() writerProcess {
 }
 
 // ended reports whether the process is known to have ended: it ran in this boot of this machine,
-// and is not there any more.
+// and no longer exists.
 func (p writerProcess) ended() bool {
 	if p.Boot == "" || p.Boot != bootID() || p.Namespace == "" || p.Namespace != pidNamespace() || p.Started == "" || p.PID < 1 {
 		return false

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// bootID returns the kernel's random id of this boot, or "" if it cannot be read.
+// bootID returns the kernel's random ID of this boot, or "" if it cannot be read.
 func bootID() string {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -33,8 +33,8 @@ func processStart(pid int) string {
 	return fields[19]
 }
 
-// pidNamespace returns the identity of the space of process ids of this process, or "" if it
-// cannot be read. Containers of one machine have different ones.
+// pidNamespace returns the identity of the namespace of process IDs of this process, or "" if
+// it cannot be read. Containers of one machine have different ones.
 func pidNamespace() string {
 	name, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 )
 
 var (
-	// ErrLeaseHeld means that another service holds the lease. It is alive, or was a
+	// ErrLeaseHeld means that another service holds the lease. That service is alive, or was a
 	// moment ago.
 	ErrLeaseHeld = errors.New("another service holds the lease")
 	// ErrLeaseUnrenewed means that the holder has not renewed the lease for a whole
@@ -64,10 +64,10 @@ type LeaseConfig struct {
 type Lease struct {
 	cfg    LeaseConfig
 	bucket *leaseBucket
-	owner  string        // identifies this process in the lease object; random for each process
+	owner  string        // identifies this process in the lease object; random per process
 	margin time.Duration // how much longer than its period a lease is watched at the start
 
-	timeout  time.Duration // of a request to the bucket: several fit into a TTL
+	timeout  time.Duration // of a request to the bucket; several fit into a TTL
 	interval time.Duration // between renewals
 
 	held   *leaseObject          // as last written by this process; nil before Acquire
@@ -182,7 +182,7 @@ func (l *Lease) read(ctx context.Context) (*leaseObject, error) {
 	}
 	found := &leaseObject{etag: etag}
 	if err = json.Unmarshal(text, found); err == nil && (found.PeriodMS < 1 || found.Generation < 1) {
-		err = errors.New("it has no period_ms or no generation") // without them, no one can know when the lease ends
+		err = errors.New("it has no period_ms or no generation") // without them, the end of the lease is unknown
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the lease: %w", &damagedLease{l.bucket.key, found.etag, err})

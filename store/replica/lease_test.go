@@ -125,8 +125,7 @@ func acquireWhileHeld(t *testing.T, l *Lease, known int64, holder *Lease) error 
 	}
 }
 
-// TestLeaseWithoutPeriod checks that a lease object that does not say when it ends is not taken
-// over.
+// TestLeaseWithoutPeriod checks that a lease object without a period is not taken over.
 func TestLeaseWithoutPeriod(t *testing.T) {
 	t.Parallel()
 	for _, period := range []string{"", `,"period_ms":0`, `,"period_ms":-1`} {
@@ -166,7 +165,7 @@ func TestLeaseClocks(t *testing.T) {
 		if err := dead.Acquire(t.Context(), 7); err != nil || dead.Generation() != 8 {
 			t.Errorf("clock %s, not renewed: got %v, want the lease acquired", clock, err)
 		}
-		// A third of the period is the most that it may not read, see LeaseWatch.observe.
+		// The watch may pause reads for at most a third of the period, see LeaseWatch.observe.
 		if n := reads.Load(); n < 4 {
 			t.Errorf("clock %s: acquired after %d reads, want at least 4", clock, n)
 		}
@@ -560,7 +559,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// A bucket that refuses writes keeps the primary from renewing its lease. A standby whose
+// A bucket that refuses writes prevents the primary from renewing its lease. A standby whose
 // takeover fails for the same reason must give the primary a whole period to renew it.
 func TestTakeOverRefused(t *testing.T) {
 	t.Parallel()

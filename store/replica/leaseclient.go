@@ -138,7 +138,7 @@ func (b *leaseBucket) get(ctx context.Context, key string, limit int64) (text []
 }
 
 // put writes an object and returns its ETag. Unless old is nil, the error is errLeaseChanged if the
-// object does not have that ETag, or, if that is "", if there is one.
+// object does not have that ETag; if *old is "", the object must not exist.
 func (b *leaseBucket) put(ctx context.Context, key string, text []byte, old *string) (etag string, err error) {
 	api, err := b.client(ctx)
 	if err != nil {

@@ -53,7 +53,7 @@ func (l *Lease) compareTerms(ctx context.Context) (current term, last record, er
 func (l *Lease) database() string { return filepath.Join(l.cfg.Dir, "service.db") }
 
 // recreate writes the lease object of a held lease again after it was deleted, or replaced
-// by something else with the ETag old. If another service has begun a term since, the lease
+// by another object with the ETag old. If another service has begun a term since, the lease
 // becomes invalid and the error wraps [ErrLeaseHeld].
 func (l *Lease) recreate(ctx context.Context, old string) error {
 	asked := uptime()
@@ -77,9 +77,10 @@ func (l *Lease) recreate(ctx context.Context, old string) error {
 }
 
 // checkMissing checks whether this data directory may acquire a lease of which there is no
-// object. It may do so at once if the replica is empty, or if it wrote the newest term
-// itself; otherwise the object may have been deleted under a live holder, which recreates
-// it, and wait is true. The error wraps [ErrLeaseStale] if the data is not the newest.
+// object. It may acquire the lease at once if the replica is empty, or if it wrote the
+// newest term itself. Otherwise the object may have been deleted under a live holder, which
+// recreates it, and wait is true. The error wraps [ErrLeaseStale] if the data is not the
+// newest.
 func (l *Lease) checkMissing(ctx context.Context, known int64) (wait bool, err error) {
 	current, last, err := l.compareTerms(ctx)
 	if err != nil || current.none() {
@@ -105,7 +106,7 @@ func (l *Lease) checkMissing(ctx context.Context, known int64) (wait bool, err e
 }
 
 // awaitMissing waits, if necessary, until a lease without an object may be acquired. It returns
-// the state of the lease then.
+// the state of the lease after the wait.
 func (l *Lease) awaitMissing(ctx context.Context, known int64) (found LeaseState, err error) {
 	wait, err := l.checkMissing(ctx, known)
 	if err != nil || !wait {

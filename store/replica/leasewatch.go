@@ -19,7 +19,7 @@ const watchMargin = 2 * time.Second
 // After an outage of the bucket, the holder therefore has a whole TTL to renew it.
 type LeaseWatch struct {
 	lease  *Lease
-	margin time.Duration // how much longer than the TTL it watches
+	margin time.Duration // how much longer than the TTL the lease is watched
 	polled bool          // Poll has succeeded since the watch began
 	etag   string        // last seen ETag; "" if there is no object
 	period time.Duration // last seen TTL of a holder; 0 for none
@@ -145,9 +145,9 @@ func CheckUnleased(ctx context.Context, cfg *Config) error {
 // was not released for a whole period, to find out whether its holder is alive. If the
 // holder does not renew the lease, the error wraps [ErrLeaseUnrenewed].
 //
-// It then watches the service without a lease that wrote the newest term, unless that has
-// stopped in order, or is the one with the data directory dir. If that service is alive, the
-// error wraps [ErrWriting]. After any other error this is unknown.
+// It then watches the service without a lease that wrote the newest term, unless that service
+// has shut down cleanly, or has the data directory dir. If that service is alive, the error
+// wraps [ErrWriting]. After any other error this is unknown.
 func AwaitUnleased(ctx context.Context, cfg *Config, dir string, logger *slog.Logger) error {
 	w, found, err := findLease(ctx, cfg, logger)
 	if err != nil || !found.held() {

@@ -35,13 +35,13 @@ var (
 	noTime time.Time
 )
 
-// termsFolder is the folder with a subfolder for each term.
+// termsFolder is the folder with one subfolder per term.
 const termsFolder = "terms"
 
 // errNoTerm means that a term does not exist.
 var errNoTerm = errors.New("the term does not exist")
 
-// location is where a replica is: a bucket or a directory. It is safe for concurrent use.
+// location is the place of a replica: a bucket or a directory. It is safe for concurrent use.
 type location interface {
 	// terms returns the numbers of the terms that have begun, in increasing order. It
 	// may include numbers without a record.
@@ -50,16 +50,16 @@ type location interface {
 	claim(ctx context.Context, number int64, text []byte) error
 	// read reads the record of a term or the sign of life in it, nil if there is none.
 	read(ctx context.Context, number int64, name string) ([]byte, error)
-	// write replaces one of them in a term of this service.
+	// write replaces the record or the sign of life in a term of this service.
 	write(ctx context.Context, number int64, name string, text []byte) error
-	// client returns a client of a term's own files, or of those at the path itself for 0.
+	// client returns a client of a term's own files, or of the files at the path itself for 0.
 	client(number int64) (litestream.ReplicaClient, error)
 	// copyFile copies a file from one term to another, without downloading it.
 	copyFile(ctx context.Context, from, to int64, f *ltx.FileInfo) error
 	// removeTerm deletes a term and its files.
 	removeTerm(ctx context.Context, number int64) error
 	// plain reports whether there are files of Litestream at the path itself, instead of in a
-	// term, and whether the path is that of a term: it has the record of a term.
+	// term, and whether the path is that of a term: it contains the record of a term.
 	plain(ctx context.Context) (files, ofTerm bool, err error)
 }
 

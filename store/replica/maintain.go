@@ -235,9 +235,9 @@ func removeLocal(db *litestream.DB, upTo ltx.TXID, retention time.Duration) erro
 }
 
 // enforceSnapshotRetention deletes snapshots older than retention, the compacted files before
-// them, and terms that are no longer needed. It keeps the newest snapshot that is older, because
-// the first states within the retention are restored from it. It uses the times of
-// the bucket, because this machine's clock may be wrong.
+// them, and terms that are no longer needed. It keeps the newest snapshot older than retention,
+// because the first states within the retention are restored from it. It uses the times of the
+// bucket, because this machine's clock may be wrong.
 func (r *Replication) enforceSnapshotRetention(ctx context.Context, s *session, retention time.Duration) error {
 	snapshots, err := ownFiles(ctx, s, litestream.SnapshotLevel)
 	if err != nil || len(snapshots) == 0 {

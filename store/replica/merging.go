@@ -15,7 +15,7 @@ import (
 const mergeSize = 8 << 20
 
 // mergingClient is the client of a follower. It presents consecutive small objects of
-// level 0 as one, because Litestream fsyncs the copy twice for each object, and a primary
+// level 0 as one, because Litestream fsyncs the copy twice per object, and a primary
 // that acknowledges after uploads creates 40 objects per second. The following goroutine
 // owns it.
 type mergingClient struct {
@@ -25,7 +25,7 @@ type mergingClient struct {
 	onOpen  func(first, last ltx.TXID) error
 	onClose func()
 	// onList is called after the objects of level 0 were listed, with the time before the
-	// listing and whether there is none.
+	// listing and whether there were none.
 	onList func(asked time.Time, none bool)
 	merged map[ltx.TXID][]*ltx.FileInfo // merged objects of the last listing, by last transaction
 }

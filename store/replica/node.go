@@ -36,8 +36,8 @@ type NodeState struct {
 	LagSeconds  *float64  `json:"lag_seconds"`
 	CanTakeOver bool      `json:"can_take_over"`
 	Reason      string    `json:"reason,omitempty"`   // why it cannot
-	Warning     string    `json:"warning,omitempty"`  // what else is wrong with it
-	OldData     []string  `json:"old_data,omitempty"` // what exists only in directories of earlier tenures
+	Warning     string    `json:"warning,omitempty"`  // what else is wrong with the standby
+	OldData     []string  `json:"old_data,omitempty"` // data that exists only in directories of earlier tenures
 }
 
 // Node is the object of this node in the bucket. By writing it, a node proves that it could write

@@ -44,7 +44,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// A bucket that ignores conditions is found, whichever it ignores.
+// A bucket that ignores conditions is detected, whichever it ignores.
 func TestUnconditionalBucket(t *testing.T) {
 	t.Parallel()
 	for _, header := range []string{"If-Match", "If-None-Match"} {

@@ -65,8 +65,8 @@ var noSink = objectSink{
 }
 
 // decodeObject reads an object from r, checks it against its name and checksum, and passes
-// its content to sink. The error is a *damagedError if the content is invalid; sink may
-// have received pages before.
+// its content to sink. The error is a *damagedError if the content is invalid; sink may have
+// received pages before the error.
 func decodeObject(info *ltx.FileInfo, r io.Reader, sink objectSink) error {
 	counted := &countingReader{r: r}
 	dec := ltx.NewDecoder(counted)

@@ -19,7 +19,7 @@ type planReader struct {
 
 	pageSize, commit uint32   // page size in bytes and number of pages; zero before the first object
 	limit            uint32   // higher pages were truncated by the current object or a newer one
-	seen             []uint64 // one bit for each page
+	seen             []uint64 // one bit per page
 	missing          uint32   // number of pages not seen yet
 }
 

@@ -159,7 +159,7 @@ func openReplicatedWith(t testing.TB, dir string, cfg *Config, configure func(*R
 	return openWriter(t, dir, cfg, func(r *Replication) {
 		configure(r)
 		r.limits.termInterval = 24 * time.Hour // tests set superseded themselves
-		r.limits.writerPeriod = 0              // and replace a service that lives
+		r.limits.writerPeriod = 0              // and replace a live service
 	})
 }
 

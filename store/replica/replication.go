@@ -228,7 +228,7 @@ func (r *Replication) recordFailure(err error) {
 	cause := CauseOf(err)
 	r.mu.Lock()
 	if errors.Is(err, ErrLeaseExpired) && r.state == StateFailing {
-		r.mu.Unlock() // what the bucket answered before tells why it expired
+		r.mu.Unlock() // earlier responses of the bucket tell why it expired
 		return
 	}
 	first := r.state != StateFailing || CauseOf(r.err) != cause

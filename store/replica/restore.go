@@ -52,8 +52,8 @@ func Restore(ctx context.Context, from *Config, path string, at time.Time) (Resu
 	return Result{Origin{from.Target(), source.term, newest.MaxTXID}, newest.CreatedAt, damaged}, nil
 }
 
-// emptyError returns the error of a replica without a state before a time, or without any if the
-// time is zero.
+// emptyError returns the error for a replica without a state before a time, or without any state
+// if the time is zero.
 func emptyError(at time.Time) error {
 	if at.IsZero() {
 		return fmt.Errorf("%w: the replica is empty", ErrEmpty)
@@ -68,8 +68,8 @@ type termSource struct {
 	client *termClient
 }
 
-// openSource opens the term of a replica that was current at a time, or the term whose own path the
-// replica has. The state at that time may not be part of a later term, which may continue an older
+// openSource opens the term of a replica that was current at a time, or the term at whose own path
+// the replica is. The state at that time may not be part of a later term, which may continue an older
 // position. A zero time means now. With history, which a time implies, the client includes the files
 // that only older states need. The error wraps [ErrEmpty] if there is no term.
 func openSource(ctx context.Context, cfg *Config, when time.Time, history bool) (s termSource, err error) {

@@ -17,9 +17,9 @@ type Status struct {
 	State  State
 	Target string // location of the replica without secrets; "" without replication
 	// Lag is the maximum age of the oldest change that is not in the replica, or 0 if it
-	// has all changes. Changes are detected every monitor-interval.
+	// contains all changes. Changes are detected every monitor-interval.
 	Lag         time.Duration
-	LastSuccess time.Time // when the replica was last known to have every detected change; zero for never
+	LastSuccess time.Time // when the replica was last known to contain every detected change; zero for never
 	Err         string    // why it fails; for admins
 	Cause       Cause     // the same in one word, "" for damaged content
 	// Term is the number of the term to which the replication writes, or 0 before it has

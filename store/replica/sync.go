@@ -76,10 +76,10 @@ func (r *Replication) sentTX() ltx.TXID {
 }
 
 // syncIfUseful syncs unless files wait for an upload. Another file would only wait behind them, and
-// a slow bucket would fall behind by one file every monitor-interval; the next upload copies what
-// was committed before it. It syncs in any case if requested, and if the WAL, of the given number
-// of frames, is long enough for a checkpoint, which needs the copy. It returns the position of
-// the newest file, and when the last sync began: before if it did not sync.
+// a slow bucket would fall behind by one file every monitor-interval; the next upload copies the
+// commits before it. It syncs in any case if requested, and if the WAL, of the given number of
+// frames, is long enough for a checkpoint, which needs the copy. It returns the position of the
+// newest file, and when the last sync began: before if it did not sync.
 func (r *Replication) syncIfUseful(
 	ctx context.Context, s *session, requested bool, before time.Time, frames int64,
 ) (pos ltx.Pos, synced time.Time, err error) {
@@ -163,8 +163,8 @@ func (r *Replication) upload(ctx context.Context, s *session, changed <-chan str
 	}
 }
 
-// maxSendRetry is the longest wait between two tries of an upload. It is short, because what was
-// acknowledged since the bucket can be written again is only on this disk until the next try.
+// maxSendRetry is the longest wait between two tries of an upload. It is short, because events
+// acknowledged after the bucket became writable again are only on this disk until the next try.
 const maxSendRetry = 5 * time.Second
 
 // sendOrRetry calls send, and retries until it succeeds, ctx ends or replication must

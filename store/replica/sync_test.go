@@ -71,8 +71,8 @@ func TestEmptiedReplica(t *testing.T) {
 }
 
 // TestTermGone empties the whole bucket, terms included: a replica without its term is empty to every
-// reader, whatever is uploaded later. The next check of the terms finds it and begins a new one; a
-// service that stops before says so.
+// reader, whatever is uploaded later. The next check of the terms detects that and begins a new one; a
+// service that stops before reports the loss.
 func TestTermGone(t *testing.T) {
 	t.Parallel()
 	dir, target := t.TempDir(), t.TempDir()

@@ -12,12 +12,12 @@ import (
 	"github.com/superfly/ltx"
 )
 
-// term is what one data directory wrote to a replica without interruption. Its files have
-// their own prefix, to which no other service writes. A service that was replaced, and does
-// not know it yet, therefore cannot change the files that its successor restores from.
+// term is the part of a replica that one data directory wrote without interruption. Its
+// files have their own prefix, to which no other service writes. So a replaced service that
+// does not know it yet cannot change the files that its successor restores from.
 //
-// The current term is the one with the highest number. It continues its parent: the
-// parent's files up to ParentTXID belong to it, and later files of the parent do not.
+// The current term is the one with the highest number. It continues its parent: the parent's
+// files up to ParentTXID belong to it, and later files of the parent do not.
 //
 // The zero term is none: the replica is empty.
 type term struct {
@@ -56,11 +56,12 @@ var ErrUnreleased = errors.New("the replica has files of an unreleased version, 
 // newestTerm returns the current term, or none if none has begun.
 func newestTerm(ctx context.Context, at location) (term, error) { return termAt(ctx, at, noTime) }
 
-// errTermPath means that the path of a replica is that of one of its terms. It can be restored.
+// errTermPath means that the path of a replica is the path of one of its terms. The term can be
+// restored from it.
 var errTermPath = errors.New("the path is that of a term of a replica; use the path of the replica")
 
-// checkPlain returns an error if a replica without a term has files: errTermPath, or else
-// [ErrUnreleased].
+// checkPlain returns an error if a replica without a term contains files: errTermPath, or
+// else [ErrUnreleased].
 func checkPlain(ctx context.Context, at location) error {
 	switch files, ofTerm, err := at.plain(ctx); {
 	case err != nil:
@@ -115,7 +116,7 @@ func readTerm(ctx context.Context, at location, number int64) (term, error) {
 	return t, nil
 }
 
-// claim creates a term. The error is errTermTaken if there is one with its number.
+// claim creates a term. The error is errTermTaken if a term with its number exists.
 func claim(ctx context.Context, at location, t term) error {
 	text, err := json.Marshal(t)
 	if err != nil {

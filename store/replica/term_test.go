@@ -229,7 +229,7 @@ func TestStateOfAnEarlierTerm(t *testing.T) {
 }
 
 // TestUnreleasedReplica checks that a replica with files at its root and no term is neither
-// restored nor written to, and one that is empty is.
+// restored nor written to, and that an empty one is.
 func TestUnreleasedReplica(t *testing.T) {
 	t.Parallel()
 	t.Run("folder", func(t *testing.T) {
@@ -428,8 +428,8 @@ func TestLaterTerm(t *testing.T) {
 	}
 }
 
-// TestPlainBucket replicates to a bucket without conditional writes. It has terms, but two
-// services that begin one at the same moment are not detected.
+// TestPlainBucket replicates to a bucket without conditional writes. It contains terms, but
+// two services that begin one at the same moment are not detected.
 func TestPlainBucket(t *testing.T) {
 	b := newBucket(t)
 	b.plain.Store(true)
@@ -447,7 +447,7 @@ func TestPlainBucket(t *testing.T) {
 }
 
 // TestEndAtOnce ends a service right after it has continued a restored copy. The replica must
-// have everything.
+// contain everything.
 func TestEndAtOnce(t *testing.T) {
 	target := t.TempDir()
 	dir := t.TempDir()

@@ -118,7 +118,7 @@ func (m *simulation) write(r *replicated) {
 	}
 }
 
-// maintain compacts, takes a snapshot and removes what is old.
+// maintain compacts, takes a snapshot and removes old objects.
 func (m *simulation) maintain(r *replicated) {
 	s := r.current()
 	if s == nil || s.snapshot.Load() {
@@ -267,7 +267,7 @@ func (m *simulation) putBack() {
 	m.open()
 }
 
-// copyData ends the service for a copy of its data directory, which serves then.
+// copyData ends the service for a copy of its data directory, which serves after that.
 func (m *simulation) copyData() {
 	m.end(m.serving)
 	to := m.t.TempDir()
@@ -277,7 +277,7 @@ func (m *simulation) copyData() {
 	m.replace(to)
 }
 
-// restore restores the replica to another directory, which serves then.
+// restore restores the replica to another directory, which serves after that.
 func (m *simulation) restore() {
 	to := m.t.TempDir()
 	if position := m.newest(); position == 0 {

@@ -15,7 +15,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// wake sends to a channel that has room for one, unless something is in it.
+// wake sends to a channel of capacity 1, unless it is full.
 func wake(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -25,7 +25,8 @@ import (
 const (
 	// writerName is the name of the sign of life, next to the record of its term.
 	writerName = "writer.json"
-	// writerPeriod is how long it must be seen unchanged for its writer to count as gone.
+	// writerPeriod is how long the sign of life must be seen unchanged for its writer to count as
+	// gone.
 	writerPeriod = 30 * time.Second
 	// writerInterval is the time between two renewals: two may fail.
 	writerInterval = writerPeriod / 3
@@ -42,7 +43,7 @@ type writerObject struct {
 	writerProcess
 }
 
-// writerState is what is known about the service that wrote the newest term.
+// writerState is the knowledge about the service that wrote the newest term.
 type writerState struct {
 	term   term
 	object writerObject // zero without one, or if it cannot be parsed
@@ -83,9 +84,9 @@ func (y writerState) error(err error) error {
 	return fmt.Errorf("%w: host %s, since %s, in term %d", err, y.host(), y.since(), y.term.Number)
 }
 
-// readWriter returns what is known about the service that wrote the newest term of a replica. path
-// is that of the database of this service. It takes at most maxLeaseTimeout, even if the replica
-// is in a folder of a network file system that hangs.
+// readWriter returns the state of the service that wrote the newest term of a replica. path is the
+// path of this service's database. readWriter takes at most maxLeaseTimeout, even if the replica is
+// in a folder of a network file system that hangs.
 func readWriter(ctx context.Context, cfg *Config, path string) (writerState, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxLeaseTimeout)
 	defer cancel()
@@ -129,7 +130,7 @@ func readNewestWriter(ctx context.Context, cfg *Config, path string) (y writerSt
 		return y, fmt.Errorf("read %s/%s of the replica: %w", termPath("", y.term.Number), writerName, err)
 	}
 	if json.Unmarshal(text, &y.object) != nil {
-		y.object = writerObject{} // nobody can be named, but a change is seen
+		y.object = writerObject{} // the writer cannot be named, but changes are seen
 	}
 	hash := sha256.Sum256(text)
 	y.mark = y.term.Nonce + " " + hex.EncodeToString(hash[:])
@@ -180,7 +181,8 @@ func (w *writerWatch) poll(ctx context.Context) (y writerState, gone bool, err e
 
 // awaitWriter returns nil when the service that wrote the newest term is gone, or is this one. As
 // soon as another shows a sign of life, the error wraps [ErrWriting]. If the replica cannot be
-// read, which err says if it is known, it waits only with data that another may be serving.
+// read, err is the reason if it is known, and awaitWriter waits only with data that another
+// service may be serving.
 func awaitWriter(ctx context.Context, cfg *Config, dir string, logger *slog.Logger, err error) error {
 	w := newWriterWatch(cfg, filepath.Join(dir, "service.db"))
 	var first, y writerState
@@ -247,8 +249,8 @@ func mustSeeWriter(path string, cfg *Config) (bool, error) {
 }
 
 // CheckWriter checks once whether another service may be writing to a replica without a lease. The
-// error wraps [ErrWriting] if it has not stopped in order and was not seen to be gone. dir is the
-// data directory of this service.
+// error wraps [ErrWriting] if that service has not shut down cleanly and was not seen to be gone.
+// dir is the data directory of this service.
 func CheckWriter(ctx context.Context, cfg *Config, dir string) error {
 	y, err := readWriter(ctx, cfg, filepath.Join(dir, "service.db"))
 	if err != nil || y.gone() || cfg.sawGone(y.mark) {

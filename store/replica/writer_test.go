@@ -94,7 +94,7 @@ func (w *otherWriter) live() (end func()) {
 type writerStart struct {
 	*otherWriter
 	one, two string // directories of the writer and of another service
-	from     string // the one that starts
+	from     string // the directory that starts
 	target   string
 }
 
@@ -105,7 +105,7 @@ func (s *writerStart) release() {
 	s.sign()
 }
 
-// restored makes the other directory one that was restored from the replica.
+// restored makes the other directory a restored copy of the replica.
 func (s *writerStart) restored() {
 	s.t.Helper()
 	last := record{Replica: fileConfig(s.t, s.two, s.target).Target(), Term: 1, Nonce: "other"}
@@ -326,7 +326,7 @@ func (w *otherWriter) filesOf(number int64) (names string) {
 }
 
 // A service whose term was superseded uploads nothing and begins no term while the other is
-// alive, and goes on with a term of its own after that.
+// alive, and continues with a term of its own after that.
 func TestSupersededWriter(t *testing.T) {
 	t.Parallel()
 	for _, killed := range []bool{true, false} {
@@ -386,7 +386,8 @@ func failingFor(text string) func(Status) bool {
 	return func(s Status) bool { return s.State == StateFailing && strings.Contains(s.Err, text) }
 }
 
-// After a long outage of the replica, what is only on this disk is uploaded within seconds.
+// After a long outage of the replica, changes that are only on this disk are uploaded within
+// seconds.
 func TestUploadAfterOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -503,7 +504,7 @@ func TestWriterInBucket(t *testing.T) {
 		t.Errorf("without the bucket: got %v, want its error", err)
 	}
 	b.refuses.Store(nil)
-	// A lease says more: no sign of life is written.
+	// A lease proves more: no sign of life is written.
 	r = openWriter(t, one, b.config(t, one), func(r *Replication) { r.Fence(func() bool { return true }) })
 	r.insert(10)
 	r.await("up to date", upToDate)

@@ -26,12 +26,13 @@ type writerSign struct {
 
 	// ended is set while another service has begun a later term.
 	ended atomic.Bool
-	// confirmed is the uptime in nanoseconds before the last check that no service has.
+	// confirmed is the uptime in nanoseconds before the last check that no service has begun a
+	// later term.
 	confirmed atomic.Int64
 }
 
-// signs reports whether the replication shows a sign of life and watches that of others: not with
-// a lease, which says more.
+// signs reports whether the replication shows a sign of life and watches those of others. With a
+// lease, which proves more, it does not.
 func (r *Replication) signs() bool { return r.lease.Load() == nil && r.limits.writerPeriod > 0 }
 
 // keepSign renews the sign of life until ctx ends, even while Litestream is closed.
@@ -68,8 +69,8 @@ func (r *Replication) renewSign(ctx context.Context) {
 	}
 }
 
-// signedTerm returns the number of the term of this replication: before it has one, the one that
-// this directory wrote last, or 0.
+// signedTerm returns the number of the term of this replication. Before it has one, that is the
+// term that this directory wrote last, or 0.
 func (r *Replication) signedTerm() (int64, error) {
 	if number := r.term.Load(); number > 0 {
 		return number, nil
@@ -116,7 +117,7 @@ func (r *Replication) writeSign(ctx context.Context, number int64) error {
 }
 
 // releaseSign marks the sign of life as released, so that a service with another directory starts
-// at once. Without it, that one watches for writerPeriod.
+// at once. Otherwise that service watches for writerPeriod.
 func (r *Replication) releaseSign() {
 	r.sign.mu.Lock()
 	defer r.sign.mu.Unlock()
@@ -177,8 +178,9 @@ func (r *Replication) awaitTurn(ctx context.Context) {
 }
 
 // confirmTerm checks before an upload that no other service has begun a later term, unless that
-// was checked recently: one that saw no sign of life of this service may have, while this machine
-// was suspended or the replica unreachable. What is uploaded then is not in the newest state.
+// was checked recently: a service that saw no sign of life of this one may have, while this
+// machine was suspended or the replica unreachable. Uploads after that are not in the newest
+// state.
 func (r *Replication) confirmTerm(ctx context.Context, s *session) error {
 	if !r.signs() || uptime()-time.Duration(r.sign.confirmed.Load()) < r.limits.writerPeriod*2/3 {
 		return nil
@@ -188,7 +190,7 @@ func (r *Replication) confirmTerm(ctx context.Context, s *session) error {
 
 // checkNewest checks that no other service has begun a later term. Otherwise the error is
 // errTermEnded, and the session is superseded. If the session's term is gone, because the bucket was
-// emptied, the error is errReplicaIncomplete: what is uploaded to it cannot be found.
+// emptied, the error is errReplicaIncomplete: uploads to it cannot be found.
 func (r *Replication) checkNewest(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

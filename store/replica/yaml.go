@@ -187,8 +187,8 @@ func (r *configReader) read(c *Config, root *yaml.Node) (found bool) {
 	return true
 }
 
-// database reads the only entry of dbs. top has the replica's keys from the top level; the
-// replica's own keys override them.
+// database reads the only entry of dbs. top contains the replica's keys from the top level;
+// the replica's own keys override them.
 func (r *configReader) database(c *Config, n *yaml.Node, top settings) {
 	var replicas []*yaml.Node
 	r.mapping("a database", n, keys{

@@ -17,7 +17,7 @@ import (
 )
 
 // Compaction rewrites a database without its free pages and with incremental vacuum, while it
-// holds the lock of the data directory. Nothing changes until Run has renamed the new file.
+// locks the data directory. Nothing changes until Run has renamed the new file.
 type Compaction struct {
 	Bytes       int64 // size of the database, including its WAL
 	Free        int64 // bytes of free pages in it
@@ -57,8 +57,8 @@ func OpenCompaction(ctx context.Context, dir string) (_ *Compaction, err error) 
 	return c, nil
 }
 
-// measure reads the current and future size of the database, and checks that it has all its
-// commits.
+// measure reads the current and future size of the database, and checks that it contains all
+// its commits.
 func (c *Compaction) measure(ctx context.Context, path string) (err error) {
 	db, err := sqlite.OpenOffline(path)
 	if err != nil {

@@ -3,7 +3,7 @@
 // keeps a standby's copy until it becomes the database.
 //
 // Everything that changes a data directory holds its lock. After a crash, the next process that opens
-// the directory finds the old files or the new ones, see [Restoration].
+// the directory finds either the old files or the new ones, see [Restoration].
 package datadir
 
 import (
@@ -22,7 +22,7 @@ import (
 // Database is the name of the database; SQLite adds -wal and -shm.
 const Database = "service.db"
 
-// Commits is the file with the number of its commits.
+// Commits is the file with the number of the database's commits.
 const Commits = Database + commits.Suffix
 
 // CheckFiles is [sqlite.CheckFiles] for the database in a data directory.
@@ -32,15 +32,16 @@ func CheckFiles(dir string) error {
 }
 
 // CheckKeyFile checks the key file that the operator configured for a data directory, which may
-// not exist yet; "" is none. It changes nothing, and does not check that the key fits the
+// not exist yet; "" for none. It changes nothing, and does not check that the key belongs to the
 // database. The error wraps [keyring.ErrKey].
 func CheckKeyFile(dir, name string) error {
 	_, err := os.Stat(filepath.Join(dir, Database))
 	return keyring.CheckFile(dir, name, err == nil)
 }
 
-// ReadKeys returns the content of a key file for [Inspect]: of the file name, or with "" of the
-// one in a data directory. The error wraps [keyring.ErrKey], and fs.ErrNotExist if there is none.
+// ReadKeys returns the content of a key file for [Inspect]: of the file name, or of the one in the
+// data directory if name is "". The error wraps [keyring.ErrKey], and fs.ErrNotExist if the file
+// does not exist.
 func ReadKeys(dir, name string) ([]byte, error) {
 	file := &keyring.File{Path: filepath.Join(dir, keyring.FileName)}
 	if name != "" {
@@ -53,10 +54,10 @@ func ReadKeys(dir, name string) ([]byte, error) {
 	return keyring.Format(keys), nil
 }
 
-// NoDataError means that a data directory has no database.
+// NoDataError means that a data directory contains no database.
 type NoDataError struct {
 	Dir     string
-	Standby bool   // a standby ran in it last
+	Standby bool   // a standby was the last to run in it
 	Primary string // where that standby last saw the primary, "" for nowhere
 }
 
@@ -70,11 +71,11 @@ func (e *NoDataError) Error() string {
 	return "there is no data in " + e.Dir
 }
 
-// maxPrimary limits the host that CheckData reads, in bytes.
+// maxPrimary is the maximum length of the host that CheckData reads, in bytes.
 const maxPrimary = 256
 
-// CheckData returns a [*NoDataError] if a data directory has no database, nil if it has one or is not
-// readable.
+// CheckData returns a [*NoDataError] if a data directory contains no database, nil if it contains one
+// or is not readable.
 func CheckData(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, Database)); !errors.Is(err, fs.ErrNotExist) || isRestoring(dir) {
 		return nil
@@ -82,7 +83,7 @@ func CheckData(dir string) error {
 	e := &NoDataError{Dir: dir}
 	if _, err := os.Stat(filepath.Join(dir, StandbyFolder)); err == nil {
 		e.Standby = true
-		host, _ := os.ReadFile(filepath.Join(dir, StandbyFolder, primaryFile)) // advice does without it
+		host, _ := os.ReadFile(filepath.Join(dir, StandbyFolder, primaryFile)) // the advice works without it
 		e.Primary = strings.TrimSpace(string(host[:min(len(host), maxPrimary)]))
 	}
 	return e

@@ -181,7 +181,7 @@ func subscribe(t testing.TB, s *store.Store, programID string, names ...string) 
 	return sub
 }
 
-// event returns an event with a new id.
+// event returns an event with a new ID.
 func event(name string) webhook.Event {
 	id := webhook.NewID()
 	return webhook.Event{

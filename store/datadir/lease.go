@@ -14,10 +14,9 @@ import (
 	"service/store/sqlite"
 )
 
-// KnownLease is store.Replica.Generation for a data directory that no process has open, and
-// changes nothing in it. For a directory without a database it returns [NewestData], since
-// that is filled from the replica. The error wraps [sqlite.ErrLocked] if a process has the directory
-// open.
+// KnownLease is store.Replica.Generation for a data directory that no process has open, and changes
+// nothing in it. For a directory without a database it returns [NewestData], since the replica will
+// fill it. The error wraps [sqlite.ErrLocked] if a process has the directory open.
 func KnownLease(ctx context.Context, dir string) (generation int64, err error) {
 	path := filepath.Join(dir, Database)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -53,6 +52,6 @@ func knownLease(ctx context.Context, path string) (generation int64, err error) 
 	return strconv.ParseInt(text.String, 10, 64)
 }
 
-// NewestData is the generation of data that is known to be the newest, such as what was just
-// restored.
+// NewestData is the generation of data that is known to be the newest, such as data that was
+// just restored.
 const NewestData = math.MaxInt64

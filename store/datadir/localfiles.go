@@ -10,11 +10,11 @@ import (
 	"service/store/sqlite"
 )
 
-// LocalFiles are digests of files that are local to a machine, though all nodes of an installation need
-// the same ones.
+// LocalFiles are digests of files that each machine keeps itself, though all nodes of an installation
+// need the same ones.
 type LocalFiles struct {
-	EventTypes map[string]string `json:"event_types,omitempty"` // by name of the file
-	CA         string            `json:"ca,omitempty"`          // of the local CA's certificate; "" unless clients get it
+	EventTypes map[string]string `json:"event_types,omitempty"` // by file name
+	CA         string            `json:"ca,omitempty"`          // of the local CA's certificate; "" unless the service hands it out
 }
 
 // PrimaryFiles returns the digests of the primary's files, from the copy. The error wraps

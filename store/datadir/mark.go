@@ -69,20 +69,20 @@ func newMark(from string, state time.Time) RestoreMark {
 
 // markOptions are options of markRestored.
 type markOptions struct {
-	takeover bool // neither check every page nor mark the data as the newest: the lease says so
+	takeover bool // neither check every page nor mark the data as the newest: the lease proves that
 	pause    pauseMark
 }
 
-// pauseMark says what becomes of the pause of deliveries.
+// pauseMark is the effect of a restore on the pause of deliveries.
 type pauseMark int
 
 const (
-	pauseStays  pauseMark = iota // that of the data, if it has one
+	pauseStays  pauseMark = iota // any pause in the data stays
 	pauseBegins                  // until the operator releases it
 	pauseEnds
 )
 
-// pause returns what a restore does.
+// pause returns the effect of this restore on the pause.
 func (r *Restoration) pause() pauseMark {
 	if r.SendAtOnce {
 		return pauseEnds
@@ -151,8 +151,8 @@ func markRestored(ctx context.Context, path string, origin replica.Origin, mark 
 	return origin.Continue(path)
 }
 
-// RestoreMissing restores a missing database from the replica if the replica has one. It fails
-// if the replica is not reachable, since otherwise an empty database would be uploaded as a
+// RestoreMissing restores a missing database from the replica if the replica contains one. It
+// fails if the replica is unreachable, since an empty database would otherwise be uploaded as a
 // newer state.
 func RestoreMissing(ctx context.Context, dir string, cfg *replica.Config, logger *slog.Logger) error {
 	path := filepath.Join(dir, Database)

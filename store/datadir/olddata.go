@@ -16,7 +16,7 @@ import (
 )
 
 // OldData is the data directory of a service that no longer runs, such as a primary that a
-// standby has replaced. It is only read, and none of its files is changed.
+// standby has replaced. The methods only read it, and change none of its files.
 type OldData struct {
 	// Warning describes which part of the data cannot be read, "" if all of it can.
 	Warning string
@@ -44,7 +44,7 @@ func OpenOldData(ctx context.Context, dir string) (_ *OldData, err error) {
 	}
 	switch err := CheckFiles(dir); {
 	case errors.Is(err, sqlite.ErrDamaged):
-		o.Warning = err.Error() // what is before the damage can still be read
+		o.Warning = err.Error() // rows before the damage can still be read
 	case err != nil:
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (o *OldData) each(ctx context.Context) sqlite.EachRow {
 	return each
 }
 
-// Programs returns the ids of all programs in ascending order.
+// Programs returns the IDs of all programs in ascending order.
 func (o *OldData) Programs(ctx context.Context) (all []string, err error) {
 	err = o.each(ctx)("SELECT id FROM programs ORDER BY id", nil, sqlite.Into(&all))
 	return all, err
@@ -124,7 +124,7 @@ const (
 		WHERE e.program_id = ?1 AND e.seq = ?2 AND r.first_seq <= ?2 AND r.last_seq >= ?2)`
 )
 
-// Event returns an event, and whether a subscriber has already accepted it.
+// Event returns an event, and whether a receiver has already accepted it.
 func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e SalvagedEvent, delivered bool, err error) {
 	var id string
 	var trace sql.NullString
@@ -190,9 +190,9 @@ type Difference struct {
 	What string // "created", "changed" or "ended"
 }
 
-// CompareRecords returns the records that were changed on the old primary only: those that
-// exist only there, have a higher revision there, or are ended there but not here. Changes made
-// here are omitted.
+// CompareRecords returns the records that were changed on the old primary only: those that exist
+// only there, have a higher revision there, or have ended there but not here. Changes made here
+// are omitted.
 func CompareRecords(old, present []Record) (all []Difference) {
 	type key struct{ kind, id string }
 	here := make(map[key]Record, len(present))

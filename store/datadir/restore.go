@@ -15,9 +15,9 @@ import (
 	"service/store/sqlite"
 )
 
-// A restore fills a directory inside the data directory and then swaps its files with
-// the existing ones. After a crash there are either all the old files or, once the next
-// process has finished the swap, all the new ones.
+// A restore fills a directory inside the data directory and then swaps its files with the
+// existing ones. After a crash the data directory contains either all the old files or, once
+// the next process has finished the swap, all the new ones.
 const (
 	restoring = "restore" // with [durable.TempSuffix]: being filled
 	movingOut = "restore.moving-out"
@@ -96,12 +96,12 @@ func (r *Restoration) begin() (err error) {
 }
 
 // Dir returns the directory for the new files: the database, service.db, and other files to
-// replace, with their names in the data directory. Other files there stay.
+// replace, under their names in the data directory. Other files there stay.
 func (r *Restoration) Dir() string { return filepath.Join(r.folder, newFiles) }
 
-// Commit replaces the files of the data directory by those in Dir. It returns the directory
+// Commit replaces the files of the data directory with those in Dir. It returns the directory
 // with the old files, "" if there were none. If it fails or the process ends, either nothing
-// has changed, or the next process that opens the data directory finishes it.
+// has changed, or the next process that opens the data directory finishes the exchange.
 func (r *Restoration) Commit() (aside string, err error) {
 	err = filepath.WalkDir(r.folder, func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -126,7 +126,7 @@ func (r *Restoration) Commit() (aside string, err error) {
 	return exchange(r.dir)
 }
 
-// Close releases the data directory, and removes what was not committed. Further calls do
+// Close releases the data directory, and removes uncommitted files. Further calls do
 // nothing.
 func (r *Restoration) Close() error {
 	var errs []error
@@ -144,8 +144,8 @@ func (r *Restoration) Close() error {
 	return errors.Join(errs...)
 }
 
-// FinishRestore finishes an interrupted restore, if there is one. store.Open does so too; this is
-// for code that reads files of the data directory before.
+// FinishRestore finishes an interrupted restore, if there is one. store.Open calls it as well;
+// this is for code that reads files of the data directory earlier.
 func FinishRestore(dir string, logger *slog.Logger) error {
 	if !isRestoring(dir) {
 		return nil
@@ -181,8 +181,8 @@ func FinishLocked(dir string, logger *slog.Logger) error {
 }
 
 // exchange moves the old files out and the new ones in, and returns the directory with the old
-// files, "" if there were none. It can be repeated: the name of the directory tells how far it
-// came.
+// files, "" if there were none. It can be repeated: the name of the directory shows its
+// progress.
 func exchange(dir string) (aside string, err error) {
 	out, in := filepath.Join(dir, movingOut), filepath.Join(dir, movingIn)
 	if _, err := os.Stat(out); err == nil {
@@ -257,8 +257,8 @@ func Tidy(dir string) error {
 
 // MarkBackup marks the database of a restored backup like [Restoration.FromReplica]: deliveries are
 // paused until they are released, and the next store.Open records that the audit log continues from
-// the entry that it ends with, see [webhook.AuditGap]. from describes the backup, and state is its
-// time. No process may have the database open.
+// its last entry, see [webhook.AuditGap]. from describes the backup, and state is its time. No
+// process may have the database open.
 func (r *Restoration) MarkBackup(ctx context.Context, from string, state time.Time) error {
 	db, err := sqlite.OpenWritable(filepath.Join(r.Dir(), Database))
 	if err != nil {

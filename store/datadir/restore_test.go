@@ -35,7 +35,7 @@ func dataOf(t *testing.T, dir, name string) {
 	}
 }
 
-// onlyProgram returns the id of that program.
+// onlyProgram returns the ID of that program.
 func onlyProgram(t *testing.T, dir string) string {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{Dir: dir})

@@ -27,10 +27,10 @@ import (
 const (
 	// StandbyFolder is the directory in the data directory that contains the copy.
 	StandbyFolder = "standby"
-	// primaryFile is in standbyFolder. It has the host of the primary as last seen.
+	// primaryFile is in StandbyFolder. It contains the host of the primary as last seen.
 	primaryFile = "primary"
 	// containedFile is in a directory with replaced files whose database is contained in the
-	// replica. It has the position of that database.
+	// replica. It contains the position of that database.
 	containedFile = "contained.json"
 	// leftFile is in a directory with replaced files whose database has changes that the
 	// replica lacks.
@@ -38,12 +38,12 @@ const (
 )
 
 // ErrRestored means that a database was restored, and that no primary has written to it since.
-// It is never set aside.
+// Such a database is never set aside.
 var ErrRestored = errors.New("the data was restored, and no primary has used it yet")
 
 // Standby is a locked data directory that another node serves instead, or may serve. Without a
-// database of its own it has a copy of a replica, which is kept up to date until it becomes the
-// database.
+// database of its own it contains a copy of a replica, which is kept up to date until it becomes
+// the database.
 type Standby struct {
 	dir      string
 	cfg      *replica.Config
@@ -56,8 +56,8 @@ type Standby struct {
 	reader metricsReader
 }
 
-// metricsReader is the token that last read the metrics of a standby. A copy is opened for an unknown
-// one, so that happens once per second at most.
+// metricsReader is the token that last read the metrics of a standby. The copy is opened for an
+// unknown token, at most once per second.
 type metricsReader struct {
 	mu    sync.Mutex
 	hash  [sha256.Size]byte
@@ -70,8 +70,8 @@ const (
 	metricsReaderPause = time.Second
 )
 
-// MayReadMetrics reports whether the copy has a valid token with this secret that may read the metrics
-// of the installation. A revocation takes effect within a minute of its arrival in the copy.
+// MayReadMetrics reports whether the copy contains a valid token with this secret that may read the
+// metrics of the installation. A revocation takes effect within a minute of its arrival in the copy.
 func (s *Standby) MayReadMetrics(ctx context.Context, secret string) bool {
 	hash, ok := webhook.HashTokenSecret(secret)
 	if !ok {
@@ -114,7 +114,7 @@ func (s *Standby) read(use func(*sqlite.Offline) error) error {
 // intactLimit limits CheckIntact. A copy that takes longer counts as intact.
 const intactLimit = 2 * time.Minute
 
-// CheckIntact reads all pages of the copy, and replaces a damaged one: until the new one is complete
+// CheckIntact reads all pages of the copy, and replaces a damaged one: until the new copy is complete
 // there is none. It holds the copy for that time, at most two minutes. The error wraps
 // [replica.ErrNoCopy] if there is none.
 func (s *Standby) CheckIntact(ctx context.Context) error {
@@ -150,9 +150,9 @@ func (s *Standby) LoadCertificate(ctx context.Context, path string) (value []byt
 	return value, err
 }
 
-// OpenStandby locks a data directory for a copy of the replica. keyFile has the secret keys, ""
-// for secret.key in dir; it may be missing until the standby is promoted. An existing database
-// stays as it is until SetAside. The caller must call Close.
+// OpenStandby locks a data directory for a copy of the replica. keyFile contains the secret
+// keys, "" for secret.key in dir; it may be missing until the standby is promoted. An existing
+// database stays as it is until SetAside. The caller must call Close.
 func OpenStandby(dir string, cfg *replica.Config, keyFile string, logger *slog.Logger) (*Standby, error) {
 	r, err := Restore(dir, true)
 	if err != nil {
@@ -175,7 +175,7 @@ func OpenStandby(dir string, cfg *replica.Config, keyFile string, logger *slog.L
 	return s, nil
 }
 
-// NotePrimary writes down the host of the primary, for [CheckData] after the standby has ended.
+// NotePrimary stores the host of the primary, for [CheckData] after the standby has ended.
 func (s *Standby) NotePrimary(host string) error {
 	return durable.WriteFile(filepath.Join(filepath.Dir(s.path), primaryFile), []byte(host+"\n"), 0o600)
 }
@@ -183,7 +183,7 @@ func (s *Standby) NotePrimary(host string) error {
 // Close unlocks the data directory. The copy stays for the next standby.
 func (s *Standby) Close() error { return s.r.Close() }
 
-// HasDatabase reports whether the directory has a database of its own.
+// HasDatabase reports whether the directory contains a database of its own.
 func (s *Standby) HasDatabase() bool {
 	_, err := os.Lstat(filepath.Join(s.dir, Database))
 	return err == nil
@@ -211,10 +211,10 @@ func (s *Standby) HasNewestTerm(ctx context.Context) (bool, error) {
 	return s.follower.HasNewestTerm(ctx)
 }
 
-// CheckServable returns nil if this binary could serve the directory's own database or, without
-// one, the copy: it has the schema of this binary, and the key file decrypts its secrets. The
-// error wraps [keyring.ErrKey] if the key file is missing or wrong, and [replica.ErrNoCopy] if there is
-// no complete copy.
+// CheckServable returns nil if this binary could serve the directory's own database or, without one,
+// the copy: the database has the schema of this binary, and the key file decrypts its secrets. The
+// error wraps [keyring.ErrKey] if the key file is missing or wrong, and [replica.ErrNoCopy] if there
+// is no complete copy.
 func (s *Standby) CheckServable(ctx context.Context) error {
 	keys, keyErr := ReadKeys(s.dir, s.keyFile)
 	if keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist) {
@@ -261,9 +261,9 @@ func checkServable(ctx context.Context, path string, db *sql.DB, keys []byte, ke
 }
 
 // SetAside moves the directory's own database out of the way, because another node holds the
-// lease or has newer data; displaced says that the other has acquired the lease since this
-// database was written. A database that the replica contains becomes the copy. Any other is
-// kept, and the second result describes it.
+// lease or has newer data; displaced says that the other node has acquired the lease since
+// this database was written. A database that the replica contains becomes the copy. Any other
+// database is kept, and the first result describes it.
 //
 // Nothing changes if the error wraps [ErrRestored], [replica.ErrForeign] or
 // [replica.ErrUndecided]; patient makes the last one impossible.
@@ -370,7 +370,7 @@ func globQuote(path string) string {
 	return string(quoted)
 }
 
-// Replaced is a directory with the data of an earlier primary that the replica lacks, at least in
+// Replaced is a directory with data of an earlier primary that the replica lacks, at least in
 // part.
 type Replaced struct {
 	Dir     string    `json:"-"`
@@ -378,7 +378,7 @@ type Replaced struct {
 	At      time.Time `json:"at"`      // when it was set aside
 }
 
-// String says what is in the directory, and what to do.
+// String says what the directory contains, and what to do.
 func (l *Replaced) String() string {
 	n := fmt.Sprintf("%d changes exist", l.Changes)
 	switch l.Changes {
@@ -390,8 +390,8 @@ func (l *Replaced) String() string {
 	return fmt.Sprintf("%s only in %s: publish them with service salvage --from %[2]s, then remove it", n, l.Dir)
 }
 
-// ListReplaced returns the directories below a data directory that have data of an earlier primary,
-// see [Standby.SetAside], oldest first.
+// ListReplaced returns the directories below a data directory that contain data of an earlier
+// primary, see [Standby.SetAside], oldest first.
 func ListReplaced(dir string) ([]Replaced, error) {
 	marks, err := filepath.Glob(filepath.Join(globQuote(dir), replaced+"*", leftFile))
 	if err != nil {
@@ -415,7 +415,8 @@ func ListReplaced(dir string) ([]Replaced, error) {
 // Promote brings the copy up to date with the replica, makes it the database of the data
 // directory, and unlocks the directory. Follow must have returned, and no other process may
 // still write to the replica. The error wraps [replica.ErrEmpty] if there is neither a copy nor
-// anything in the replica; nothing changes then. The directory must have no database.
+// anything in the replica; nothing changes in that case. The directory must not contain a
+// database.
 func (s *Standby) Promote(ctx context.Context) (y Restored, err error) {
 	y.From = s.cfg.Target()
 	origin, state, err := s.follower.CatchUp(ctx)

@@ -12,8 +12,8 @@ import (
 	"service/test/harness"
 )
 
-// A copy whose file is damaged is never promoted: the check finds it, and a new copy is made. What
-// the primary says about its own files is in the copy.
+// A copy whose file is damaged is never promoted: the check finds it, and a new copy is made. The
+// digests of the primary's own files are in the copy.
 func TestStandbyCheckIntact(t *testing.T) {
 	dir, warm := t.TempDir(), t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
@@ -49,7 +49,8 @@ func TestStandbyCheckIntact(t *testing.T) {
 	must(t, primary.close())
 }
 
-// A directory without a database says what it is for, and names the primary after a standby.
+// The error about a directory without a database says what the directory is for, and names the
+// primary after a standby.
 func TestCheckData(t *testing.T) {
 	dir := t.TempDir()
 	check := func(want string) {

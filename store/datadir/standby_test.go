@@ -51,8 +51,8 @@ func takeAway(t *testing.T, target string) (back func()) {
 	}
 }
 
-// A promoted standby has everything that the replica has, even if it was stopped in between,
-// and continues from there.
+// A promoted standby contains everything that the replica contains, even if it was stopped in
+// between, and continues from there.
 func TestStandby(t *testing.T) {
 	began := time.Now().Truncate(time.Second)
 	dir, warm := t.TempDir(), t.TempDir()
@@ -130,7 +130,7 @@ func TestStandby(t *testing.T) {
 }
 
 // checkNeedsKey checks that a standby can only serve with the key of the primary, and that it
-// reads the file again. It leaves the key in the directory.
+// rereads the file. It leaves the key in the directory.
 func checkNeedsKey(t *testing.T, s *datadir.Standby, keys []byte) {
 	t.Helper()
 	for _, test := range []struct {
@@ -167,7 +167,7 @@ func metricsTokens(t *testing.T, s *store.Store) map[string]bool {
 	return all
 }
 
-// checkMetricsTokens checks who may read the metrics, once the copy has the tokens.
+// checkMetricsTokens checks which tokens may read the metrics, once the copy contains them.
 func checkMetricsTokens(t *testing.T, s *datadir.Standby, want map[string]bool) {
 	t.Helper()
 	may := func(secret string) bool {
@@ -194,12 +194,12 @@ func checkMetricsTokens(t *testing.T, s *datadir.Standby, want map[string]bool) 
 func TestSetAside(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		changes int // that only the old primary has
+		changes int // that only the old primary contains
 	}{{"contained", 0}, {"with changes of its own", 3}} {
 		t.Run(test.name, func(t *testing.T) {
 			dir, warm := t.TempDir(), t.TempDir()
 			target := filepath.Join(t.TempDir(), "replica")
-			// With a lease nobody waits for signs of life of another.
+			// With a lease, no node waits for another's signs of life.
 			leased := func(s *store.Store) {
 				must(t, s.Replica().Fence(1, store.Lease{Valid: func() bool { return true }, Context: t.Context}))
 			}

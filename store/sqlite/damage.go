@@ -15,8 +15,8 @@ import (
 // nothing more is written to it.
 var ErrDamaged = errors.New("the database is damaged")
 
-// corruption holds the first error that reported corruption since the database was
-// opened. It is safe for concurrent use.
+// corruption stores the first error that reported corruption since the database was opened.
+// It is safe for concurrent use.
 type corruption struct {
 	once  sync.Once
 	found chan struct{} // closed after err is set

@@ -14,7 +14,7 @@ func TestTornWAL(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := openPath(t, path, Hooks{})
 	defer db.Close(nil)
-	body := bytes.Repeat([]byte("body"), 3000) // several frames a commit
+	body := bytes.Repeat([]byte("body"), 3000) // several frames per commit
 	for i := range 4 {
 		err := db.Writer().Do(func(t *Tx) error {
 			return t.Exec("INSERT INTO items (id, body) VALUES (?, ?)", strconv.Itoa(i), body)
@@ -53,7 +53,7 @@ func TestTornWAL(t *testing.T) {
 		clear(torn[at+frame/2 : at+frame])
 		check("half a frame of the last commit is missing", torn)
 	}
-	// A shorter commit overwrites the beginning of one that failed.
+	// A shorter commit overwrites the beginning of a failed one.
 	short := slices.Clone(wal[:last])
 	check("leftover frames of a failed commit", append(short, wal[len(wal)-frame:]...))
 	old := slices.Clone(wal)

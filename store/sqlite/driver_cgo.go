@@ -57,8 +57,8 @@ func IsCorrupt(err error) bool {
 	return errors.As(err, &e) && (e.Code == sqlite3.ErrCorrupt || e.Code == sqlite3.ErrNotADB)
 }
 
-// IsConstraint reports whether err means that a row broke a rule of its table, such as that an id
-// occurs once.
+// IsConstraint reports whether err means that a row broke a rule of its table, such as that an ID
+// is unique.
 func IsConstraint(err error) bool {
 	var e sqlite3.Error
 	return errors.As(err, &e) && e.Code == sqlite3.ErrConstraint

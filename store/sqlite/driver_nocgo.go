@@ -49,8 +49,8 @@ func IsCorrupt(err error) bool {
 	return errors.Is(err, sqlite3.CORRUPT) || errors.Is(err, sqlite3.NOTADB)
 }
 
-// IsConstraint reports whether err means that a row broke a rule of its table, such as that an id
-// occurs once.
+// IsConstraint reports whether err means that a row broke a rule of its table, such as that an ID
+// is unique.
 func IsConstraint(err error) bool { return errors.Is(err, sqlite3.CONSTRAINT) }
 
 // errDisk is the error that SQLite returns when the disk fails.

@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// foreignPragmas configure the connection to a database that somebody else has made.
+// foreignPragmas configure the connection to a database of unknown origin.
 var foreignPragmas = []string{
 	"PRAGMA query_only = ON",
 	"PRAGMA trusted_schema = OFF",
@@ -20,8 +20,8 @@ var foreignPragmas = []string{
 	"PRAGMA cache_size = -4000",
 }
 
-// foreignLimits bound what a statement over a database that somebody else has made may need, by the
-// numbers of https://sqlite.org/c3ref/c_limit_attached.html.
+// foreignLimits bound the resources of a statement over a database of unknown origin, by the numbers
+// of https://sqlite.org/c3ref/c_limit_attached.html.
 var foreignLimits = map[int]int{
 	0:  64 << 20, // bytes of a value or a row; the longest that the service writes are a few MiB
 	1:  64 << 10, // bytes of a statement, those in the schema included
@@ -37,10 +37,10 @@ var foreignLimits = map[int]int{
 	11: 0,        // worker threads
 }
 
-// OpenForeign opens a database that somebody else has made, for reading. No process may have it
-// open. It has exactly the tables, indexes and triggers of a new database of the schema, so that no
-// view stands in for a table, and it is not damaged: the error says otherwise, and wraps unfit. The
-// pool has one connection. The caller closes it.
+// OpenForeign opens a database of unknown origin for reading. No process may have it open. The error
+// wraps unfit unless the database has exactly the tables, indexes and triggers of a new database of
+// the schema, so that no view stands in for a table, and is undamaged. The pool has one connection.
+// The caller closes it.
 func OpenForeign(ctx context.Context, path string, schema *Schema, unfit error) (_ *sql.DB, err error) {
 	want, err := schema.objects(ctx)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestForeignLimits runs statements that need more than those over a database of somebody else may:
-// each is refused.
+// TestForeignLimits runs statements that exceed the limits for a database of unknown origin: each is
+// refused.
 func TestForeignLimits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "foreign.db")
 	made, err := OpenPrivate(t.Context(), path, testSchema)

@@ -26,9 +26,9 @@ type Hooks struct {
 	// chores and BeforeCommit. It must not run statements.
 	BeforeWrite func(t *Tx)
 
-	// UndoWrite is called inside the transaction after a write failed or panicked,
-	// before its statements are rolled back. The owner discards what it remembers
-	// of that write. UndoWrite must not run statements.
+	// UndoWrite is called inside the transaction after a write failed or panicked, before its
+	// statements are rolled back. The owner discards its cached state of that write. UndoWrite
+	// must not run statements.
 	UndoWrite func()
 
 	// BeforeCommit runs inside the transaction, after its writes and before Stamp and
@@ -45,9 +45,9 @@ type Hooks struct {
 	// not use the database.
 	AfterCommit func()
 
-	// Rollback is called after a transaction was rolled back, even if its writes then
-	// run again, and after a commit failed without one. The owner discards what it
-	// remembers of the writes, and all its cached state of the database.
+	// Rollback is called after a transaction was rolled back, even if its writes then run again,
+	// and after a commit failed without one. The owner discards its cached state of the writes
+	// and of the database.
 	//
 	// err says what happened. If it wraps [ErrRolledBack], the writes run again, or
 	// the only write failed. If it wraps [ErrUnavailable], nothing is stored, and

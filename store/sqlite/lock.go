@@ -26,7 +26,7 @@ const LockFile = "lock"
 // A directory with a database in it cannot be deleted.
 type DirLock struct{ dir, file *os.File }
 
-// LockDir locks a data directory and writes the id of this process to [LockFile].
+// LockDir locks a data directory and writes the ID of this process to [LockFile].
 // The error wraps [ErrLocked] if another process holds the lock.
 func LockDir(dir string) (*DirLock, error) {
 	l, err := lockDir(dir, os.O_RDWR|os.O_CREATE)

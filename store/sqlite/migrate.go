@@ -17,7 +17,7 @@ import (
 // keptSnapshots is how many of the snapshots that migrations make are kept.
 const keptSnapshots = 2
 
-// Schema is the schema of a database, and how databases with an older one get it.
+// Schema is the schema of a database, with the migrations from older ones.
 type Schema struct {
 	Version int    // increases with each change; at least 1
 	Script  string // creates the tables of a new database
@@ -151,7 +151,7 @@ func (db *DB) pruneSnapshots() error {
 }
 
 // run brings a database of version have, which Check accepts or which is new (0), to the newest
-// version, with one transaction for each version.
+// version, with one transaction per version.
 func (s *Schema) run(ctx context.Context, conn *sql.Conn, have int) error {
 	if have == 0 {
 		return runMigration(ctx, conn, s.Script, s.Version)

@@ -110,7 +110,7 @@ func TestMigration(t *testing.T) {
 			t.Errorf("the log lacks %s:\n%s", want, log)
 		}
 	}
-	// It is not migrated again, and a new database gets the same without a copy.
+	// The database is not migrated again, and a new database gets the same schema without a copy.
 	if log, err := openSchema(t, path, after("ALTER TABLE items ADD COLUMN size INTEGER;")); err != nil || log != "" {
 		t.Errorf("opened again: %v\n%s", err, log)
 	}
@@ -123,7 +123,7 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// A migration that fails leaves the database as it was.
+// A failed migration leaves the database as it was.
 func TestFailedMigration(t *testing.T) {
 	for name, step := range map[string]string{
 		"an error":           "ALTER TABLE items ADD COLUMN size INTEGER; INSERT INTO nothing VALUES (1);",

@@ -17,9 +17,9 @@ type outage struct {
 // write now and then.
 const outageQuiet = 5 * time.Second
 
-// record updates the outage after a commit. failures is the number of writes that
-// failed with storage errors, and err is the last of these errors. The message says what
-// the whole service does about it, for the operator.
+// record updates the outage after a commit. failures is the number of writes that failed
+// with storage errors, and err is the last of these errors. The message tells the operator
+// what the service does during the outage.
 func (o *outage) record(failures int, err error, now time.Time, logger *slog.Logger) {
 	switch {
 	case failures > 0:

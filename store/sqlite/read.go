@@ -137,5 +137,6 @@ func ScanPages(scan ScanRow) (p Pages, err error) {
 // minMostlyFree is the minimum number of free bytes of a file that is mostly free.
 const minMostlyFree = 16 << 20
 
-// MostlyFree reports whether so much of a file of so many bytes is free that it should be shrunk.
+// MostlyFree reports whether free, the free bytes of a file of the given size, are so many that it
+// should be shrunk.
 func MostlyFree(file, free int64) bool { return free > file/2 && free >= minMostlyFree }

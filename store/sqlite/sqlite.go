@@ -178,9 +178,9 @@ func (db *DB) Abandon() {
 	}
 }
 
-// NoteError returns err. If err reports corruption, the database counts as damaged
-// from then on and writes are rejected. Callers pass it the errors of connections
-// that they opened themselves; the DB notes those of its own.
+// NoteError returns err. If err reports corruption, the database counts as damaged from then
+// on and writes are rejected. Callers pass it the errors of connections that they opened
+// themselves; the DB notes the errors of its own.
 func (db *DB) NoteError(err error) error { return db.corruption.record(err) }
 
 // Damaged returns an error that wraps [ErrDamaged] if the database was found

@@ -23,11 +23,11 @@ const (
 // [List].
 const maxWaiting = 64
 
-// ErrBusy reports that so many requests of a reader wait for a connection that another one
-// was rejected.
+// ErrBusy reports that a read was rejected because the maximum number of requests of its
+// reader wait for a connection.
 var ErrBusy = errors.New("sqlite: too many requests of this reader are waiting")
 
-// reader is for whom a context reads.
+// reader identifies the reader of a context.
 type reader struct {
 	class    Class
 	name     string

@@ -37,7 +37,7 @@ func (t *turnsTest) has(what string, taken <-chan error, want bool) {
 	}
 }
 
-// unused checks that all connections are free and nothing is remembered.
+// unused checks that all connections are free and no line remains.
 func (t *turnsTest) unused(connections int) {
 	t.Helper()
 	if t.free != connections || len(t.next)+len(t.lines) != 0 {
@@ -88,7 +88,7 @@ func TestTurnsShare(t *testing.T) {
 	})
 }
 
-// A read whose context ends leaves its line, and a connection that it is given at the same time
+// A read whose context ends leaves its line, and a connection that it gets at the same time
 // goes to the next read.
 func TestTurnsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -42,7 +42,7 @@ func insertItem(id string) func(*Tx) error {
 	return func(t *Tx) error { return t.Exec("INSERT INTO items (id) VALUES (?)", id) }
 }
 
-// items returns the ids of the items, sorted.
+// items returns the IDs of the items, sorted.
 func items(t *testing.T, db *DB) (ids []string) {
 	t.Helper()
 	err := db.Each(context.Background(), "SELECT id FROM items ORDER BY id", nil, func(scan func(...any) error) error {
@@ -394,7 +394,7 @@ func ignoreStorageError(t *testing.T, fault Fault, repeatable, alone bool) {
 	}
 }
 
-// What a table of Config.Overwrite no longer contains is not in the file either.
+// Rows removed from a table of Config.Overwrite are not in the file either.
 func TestOverwrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db, err := Open(t.Context(), Config{Path: path, Schema: testSchema, Overwrite: []string{"items"}, Readers: [...]int{2, 1, 1},

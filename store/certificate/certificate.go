@@ -19,11 +19,10 @@ import (
 )
 
 const (
-	// maxFile is the maximum size of a file in bytes. A certificate chain has a few
-	// thousand.
+	// maxFile is the maximum size of a file in bytes. A certificate chain takes a few thousand.
 	maxFile = 1 << 20
-	// lockLease is how long a lock lasts beyond what its holder asked for. It matters only when
-	// the holder cannot release the lock, for example because the disk is full.
+	// lockLease is how long a lock lasts beyond the lease that its holder requested. It matters
+	// only when the holder cannot release the lock, for example because the disk is full.
 	lockLease = 10 * time.Minute
 )
 
@@ -38,7 +37,7 @@ type Storage struct {
 	writer  *sqlite.Writer
 	keys    *keyring.Keyring
 	now     func() time.Time
-	process string // a random id of this process, the owner of its locks
+	process string // a random ID of this process, the owner of its locks
 
 	using  sync.RWMutex // read-locked by every method while it runs
 	closed bool         // guarded by using
@@ -55,7 +54,8 @@ type File struct {
 	Changed time.Time // of a folder, the latest of its files
 }
 
-// New returns the storage in a database. Create one per process: two would not share their locks.
+// New returns the storage in a database. Create one per process, since two would not share their
+// locks.
 func New(db *sqlite.DB, keys *keyring.Keyring, now func() time.Time) *Storage {
 	return &Storage{db: db, writer: db.Writer(), keys: keys, now: now, process: webhook.NewID(), unlocked: make(chan struct{})}
 }
@@ -117,7 +117,7 @@ func (c *Storage) Load(ctx context.Context, path string) ([]byte, error) {
 	})
 }
 
-// Select selects what Load reads, by the path.
+// Select reads the content of the file at a path, for Load.
 const Select = "SELECT value FROM certificate_files WHERE path = ?"
 
 // Load returns the content of a file, whose row scan reads.
@@ -177,8 +177,9 @@ func (c *Storage) Exists(ctx context.Context, path string) bool {
 	return err == nil
 }
 
-// List returns the sorted paths of the files and folders in a folder, with recursive also of
-// everything below them. The error wraps [fs.ErrNotExist] if there is no such folder.
+// List returns the sorted paths of the files and folders in a folder, with recursive
+// including everything below them. The error wraps [fs.ErrNotExist] if there is no such
+// folder.
 func (c *Storage) List(ctx context.Context, folder string, recursive bool) ([]string, error) {
 	if err := c.use(ctx); err != nil {
 		return nil, err
@@ -236,8 +237,8 @@ func (c *Storage) Stat(ctx context.Context, path string) (File, error) {
 	return folder, nil
 }
 
-// Lock takes the lock of a name, and waits while another has it. It lasts until Unlock, at most
-// lockLease unless renewed.
+// Lock takes the lock of a name, and waits while another holder has it. The lock lasts until
+// Unlock, at most lockLease unless renewed.
 func (c *Storage) Lock(ctx context.Context, name string) error {
 	for {
 		c.mu.Lock()
@@ -265,8 +266,8 @@ func (c *Storage) TryLock(ctx context.Context, name string) (bool, error) {
 	return err == nil && until.IsZero(), err
 }
 
-// take takes a lock and returns the zero time; if another has the lock, it returns when that
-// one expires.
+// take takes a lock and returns the zero time; if another holder has the lock, it returns
+// when that lock expires.
 func (c *Storage) take(ctx context.Context, name string) (until time.Time, err error) {
 	if err := c.use(ctx); err != nil {
 		return time.Time{}, err

@@ -31,14 +31,14 @@ const (
 // A jump therefore changes one stored number, however many deadlines there are, and makes
 // nothing due too early or too late.
 //
-// Retention counts time of its own, which never decreases: the time that the service has run, plus
-// what of each jump is new, up to maxStep. New is what takes the wall clock beyond where its highest
-// time and the running time since then have led. See docs/decisions/0062-counted-time.md.
+// Retention counts its own time, which never decreases: the time that the service has run, plus the
+// new part of each jump, up to maxStep. The new part is what takes the wall clock beyond its highest
+// time plus the running time since then. See docs/decisions/0062-counted-time.md.
 type Clock struct {
 	Now     func() time.Time // the wall clock
 	fake    bool             // Now is not time.Now
 	start   time.Time        // of the process, with a monotonic reading
-	maxStep time.Duration    // the most that counts of one jump
+	maxStep time.Duration    // the maximum that counts of one jump
 
 	base  atomic.Pointer[reference] // replaced by the leader of the writer
 	saved time.Time                 // monotonic time of the last save; owned by the leader of the writer
@@ -51,8 +51,8 @@ type Clock struct {
 type reference struct {
 	wall    time.Time     // wall clock at the start of the process, corrected by all jumps since
 	offset  time.Duration // wall clock minus wait clock, in whole milliseconds, as stored
-	behind  time.Duration // how far the wall clock is behind where it has been; not negative
-	counted time.Duration // what retention had counted at the start of the process, corrected by all jumps since
+	behind  time.Duration // how far the wall clock is behind its highest time; not negative
+	counted time.Duration // counted time at the start of the process, corrected by all jumps since
 }
 
 // New returns a clock that reads now, or time.Now if that is nil. It calls moved after a commit has
@@ -91,7 +91,7 @@ func (c *Clock) current() *reference {
 	return &moved
 }
 
-// step returns the base after a jump, as far as retention is concerned.
+// step returns the base after a jump, with the retention part alone updated.
 func (c *Clock) step(base *reference, jump time.Duration) reference {
 	after := *base
 	after.behind = max(base.behind-jump, 0)
@@ -118,7 +118,7 @@ func WholeSeconds(counted time.Duration) int64 {
 // Wait converts wall clock time to wait clock time in Unix milliseconds.
 func (c *Clock) Wait(wall time.Time) int64 { return wall.Add(-c.Offset()).UnixMilli() }
 
-// WaitOrNull is like wait, but returns nil, which is NULL, for the zero time.
+// WaitOrNull is like Wait, but returns nil, which is NULL, for the zero time.
 func (c *Clock) WaitOrNull(wall time.Time) any {
 	if wall.IsZero() {
 		return nil
@@ -187,9 +187,9 @@ func (c *Clock) Record(t *sqlite.Tx) error {
 // The settings of the clock, in milliseconds.
 const (
 	WaitOffset  = "wait_offset"  // wall clock minus wait clock
-	clockBehind = "clock_behind" // how far the wall clock is behind where it has been
+	clockBehind = "clock_behind" // how far the wall clock is behind its highest time
 	SavedClock  = "clock"        // the wall clock when it was last saved
-	CountedTime = "counted"      // what retention had counted then
+	CountedTime = "counted"      // the counted time at that moment
 )
 
 // save saves the time, according to a base.
@@ -216,7 +216,7 @@ func ReadNumber(scan sqlite.ScanRow, setting string) (int64, error) {
 	return strconv.ParseInt(string(text), 10, 64)
 }
 
-// Open reads the settings of the clock. It is called before anything else is read.
+// Open reads the settings of the clock. Call it before anything else is read.
 func (c *Clock) Open(scan sqlite.ScanRow) error {
 	read := func(setting string) (time.Duration, error) {
 		ms, err := ReadNumber(scan, setting)
@@ -233,7 +233,7 @@ func (c *Clock) Open(scan sqlite.ScanRow) error {
 // Recover compares the clock with the last saved time, once per process. If the clock was
 // set back while the process was not running, it shifts the stored deadlines. If time has
 // passed, deadlines may be due, and failures are shifted so that the downtime does not count
-// against a subscriber. For retention, either is a jump. From then on commits record the clock.
+// against a subscriber. For retention, either is a jump. After that, commits record the clock.
 func (c *Clock) Recover(t *sqlite.Tx) error {
 	last, err := ReadNumber(t.Scan, SavedClock)
 	if err != nil || last == 0 {
@@ -246,7 +246,7 @@ func (c *Clock) Recover(t *sqlite.Tx) error {
 	now, running := c.Now().Round(0), time.Since(c.start)
 	gap := now.Sub(time.UnixMilli(last)).Round(time.Millisecond)
 	before := *c.base.Load()
-	before.wall, before.counted = now.Add(-running), time.Duration(counted)*time.Millisecond-running // the gap has the time since
+	before.wall, before.counted = now.Add(-running), time.Duration(counted)*time.Millisecond-running // the gap includes the time since
 	to := c.step(&before, gap)
 	if gap <= -minJump {
 		to.offset += gap
@@ -270,8 +270,8 @@ func (c *Clock) Recover(t *sqlite.Tx) error {
 const moveFailures = "UPDATE failures SET first_at = first_at + ?1, failing_since = failing_since + ?1, next_probe_at = next_probe_at + ?1"
 
 // storeJump stores the base after a jump, and shifts the few deadlines that are stored in wall
-// clock time: one row for each failing subscription, the sessions of admins and partners, and the
-// links to deliveries.
+// clock time: one row per failing subscription, the sessions of admins and partners, and the links
+// to deliveries.
 func (c *Clock) storeJump(t *sqlite.Tx, to *reference, jump time.Duration) error {
 	for _, query := range []string{
 		moveFailures,
@@ -284,7 +284,7 @@ func (c *Clock) storeJump(t *sqlite.Tx, to *reference, jump time.Duration) error
 			return err
 		}
 	}
-	// A queue that is read during this commit may have the old time of its probe.
+	// A queue that is read during this commit may contain the old time of its probe.
 	err := t.Each("SELECT subscription_id FROM failures WHERE failing_since IS NOT NULL", nil, func(scan func(...any) error) error {
 		var id string
 		err := scan(&id)

@@ -11,7 +11,7 @@ const selectMarkSince = "SELECT counted, at FROM retention_marks WHERE counted <
 	"ORDER BY counted DESC LIMIT 1"
 
 // Difference returns how much more the wall clock has advanced than the counted time, since the mark
-// that is one retention old, else the oldest, and when that was; zero if there is no mark.
+// that is one retention old, else the oldest, and the time of that mark; zero if there is none.
 func Difference(scan sqlite.ScanRow, wall time.Time, counted time.Duration,
 	keep time.Duration) (more time.Duration, since time.Time, err error) {
 	var then, at int64

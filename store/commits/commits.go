@@ -22,7 +22,7 @@ import (
 // an older copy was put in its place. SQLite does not detect this.
 var ErrMissing = errors.New("commits are missing")
 
-// Suffix is what the name of the file next to a database has more than the database's.
+// Suffix is the difference between the name of the file and that of its database.
 const Suffix = "-commits"
 
 // setting is the setting in the database with the same count.
@@ -33,8 +33,8 @@ const setting = "commits"
 // one commit behind after a kill. It is not synced, so it may be further behind after a power
 // loss.
 //
-// A database with fewer commits than the file says has lost some. A restore removes the file
-// with everything else that belongs to the replaced database.
+// A database with fewer commits than the file records has lost some. A restore removes the
+// file with everything else that belongs to the replaced database.
 type Count struct {
 	path   string
 	logger *slog.Logger
@@ -42,7 +42,7 @@ type Count struct {
 	// Owned by the leader of the writer.
 	file   *os.File // nil when it cannot be written
 	last   int64    // the newest commit
-	next   int64    // that of the current transaction, or last if it has written nothing
+	next   int64    // the commit of the current transaction, or last if it has written nothing
 	record []byte   // last content of the file
 }
 
@@ -115,9 +115,9 @@ func Check(ctx context.Context, path string, db *sql.DB) error {
 		ErrMissing, path, have, want, path, path)
 }
 
-// CheckOrphaned checks the path of a database that does not exist. The error wraps [ErrMissing] if there
-// are a write-ahead log and a commit count: they belong to a database that was removed, and the
-// log may have its newest commits. A log alone is left by a restore that was interrupted.
+// CheckOrphaned checks the path of a database that does not exist. The error wraps [ErrMissing] if
+// there are a write-ahead log and a commit count: they belong to a database that was removed, and the
+// log may contain its newest commits. An interrupted restore leaves a log alone.
 func CheckOrphaned(path string) error {
 	commits, err := Read(path + Suffix)
 	if err != nil || commits == 0 {
@@ -141,7 +141,7 @@ func Open(path string, scan func(query string, dest ...any) error, logger *slog.
 		return nil, err
 	}
 	c := &Count{path: path + Suffix, logger: logger, last: last, next: last}
-	// An existing file is overwritten in place, which works on a full disk too.
+	// An existing file is overwritten in place, which works even on a full disk.
 	if info, err := os.Stat(c.path); err != nil || info.Size() != recordLength {
 		if err := durable.WriteFile(c.path, Record(nil, last), 0o600); err != nil {
 			c.fail(err)

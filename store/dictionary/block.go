@@ -7,8 +7,8 @@ import (
 
 // blockEncoder writes S2 blocks (https://github.com/klauspost/compress, package s2, which
 // decodes them) that refer to a dictionary. The encoder of that package clears a table of 64
-// KiB on the stack for each block. Events are small, and every goroutine that publishes would
-// keep such a stack.
+// KiB on the stack per block. Events are small, and every goroutine that publishes would keep
+// such a stack.
 type blockEncoder struct {
 	text  []byte // the dictionary
 	table [1 << blockBits]uint16
@@ -16,7 +16,7 @@ type blockEncoder struct {
 
 const (
 	blockBits = 13
-	// maxSearched bounds where matches are searched for in a block. The rest is stored
+	// maxSearched bounds the part of a block that is searched for matches. The rest is stored
 	// uncompressed.
 	maxSearched = 60_000
 )

@@ -1,5 +1,5 @@
-// Package dictionary compresses the JSON of events by what the events of a catalog have in common. It
-// does no I/O of its own.
+// Package dictionary compresses the JSON of events with the text that the events of a catalog have in
+// common. It does no I/O of its own.
 package dictionary
 
 import (
@@ -36,8 +36,9 @@ func (ds *Set) use(num byte) {
 }
 
 // Propose selects the dictionary with the given content for new events. If there is none yet, it
-// returns the number and the text of the one that the caller stores, and passes to Accept. It returns no
-// text if the newest dictionary stays, because the content is too small or there are too many.
+// returns the number and the text of a new one, which the caller stores and passes to Accept. It
+// returns no text if the newest dictionary stays, because the content is too small or there are too
+// many dictionaries.
 func (ds *Set) Propose(content []byte) (num byte, text []byte, err error) {
 	if len(content) < s2.MinDictSize {
 		return 0, nil, nil
@@ -87,16 +88,16 @@ func (ds *Set) Read(each func(query string, args []any, row func(scan func(...an
 	return err
 }
 
-// The JSON of every event begins with its id and timestamp (see
+// The JSON of every event begins with its ID and timestamp (see
 // webhook.Catalog.NewEvent). Its compressed form is the number of a dictionary, the
 // timestamp and its closing quote, so that queries can compare it, and the rest as an
-// S2 block. The id is stored in its own column.
+// S2 block. The ID is stored in its own column.
 const (
 	beforeID        = `{"id":"`
 	beforeTimestamp = `","timestamp":"`
 )
 
-// Pack returns the JSON of an event as it is stored, in the memory of buf or of the event.
+// Pack returns the stored form of an event's JSON, in the memory of buf or of the event.
 func (ds *Set) Pack(buf *[]byte, e *webhook.Event) []byte {
 	rest, ok := bytes.CutPrefix(e.JSON, []byte(beforeID))
 	if ok {

@@ -11,13 +11,13 @@ import (
 // VerifiedSetting is the setting with the result of the last comparison.
 const VerifiedSetting = "replica_verified"
 
-// SavedVerification is the value of that setting.
+// SavedVerification is the value of [VerifiedSetting].
 type SavedVerification struct {
 	Target string `json:"target"`
 	replica.Verification
 }
 
-// ParseVerification returns the stored result for the replica at target, zero if there is none.
+// ParseVerification returns the stored result for the replica at target, zero if none is stored.
 func ParseVerification(text []byte, target string) replica.Verification {
 	var y SavedVerification
 	if err := json.Unmarshal(text, &y); err != nil || y.Target != target {

@@ -14,13 +14,13 @@ const AutoFreeDisk = -1
 const (
 	autoShare = 20
 	autoMax   = 256 << 20
-	// On a small disk, reserve what the WAL may need, up to a quarter.
+	// On a small disk, reserve the space that the WAL may need, up to a quarter.
 	autoMin      = 16 << 20
 	autoMinShare = 4
 )
 
 // FreeSpace checks the free space. While it is below the minimum, events are refused, so that the
-// rest is available to record the results of those already accepted.
+// rest is available to record the results of events already accepted.
 type FreeSpace struct {
 	Dir string
 	Min int64 // bytes; AutoFreeDisk, or 0 for no minimum
@@ -51,8 +51,8 @@ func (d *FreeSpace) Check(scan sqlite.ScanRow) (room, minFree int64, low bool) {
 const selectUnused = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
 
 // tooFull reports whether to refuse events. The database file shrinks late or never, so the
-// pages that retention frees count as free space. The WAL still needs space outside of it: a
-// quarter of the minimum.
+// pages that retention frees count as free space. The WAL still needs space outside of the
+// file: a quarter of the minimum.
 func tooFull(room, unused, minFree int64) bool { return room < minFree/4 || room+unused < minFree }
 
 // Disk is the state of the disk that contains the data directory.

@@ -81,7 +81,7 @@ const adviceRestore = "Stop the service and restore the data directory from its 
 
 const adviceMissing = "Follow the error message: service serve does not start until this is resolved."
 
-// Running is an open store, as far as it is examined.
+// Running contains the parts of an open store that are examined.
 type Running struct {
 	Config
 	DB       *sqlite.DB
@@ -119,11 +119,11 @@ func (o *Running) Examine(ctx context.Context, reading time.Duration) []Finding 
 	return x
 }
 
-// Config says where the data is, and what the database does not.
+// Config says where the data is, and contains settings that the database lacks.
 type Config struct {
 	Dir           string
 	SecretKeyFile string // "" for secret.key in Dir
-	MinFreeDisk   int64  // as for the store
+	MinFreeDisk   int64  // as in store.Config
 	Retention     webhook.Retention
 	Replica       *replica.Config  // nil for none
 	VerifyReplica time.Duration    // between two comparisons, 0 for none
@@ -131,8 +131,8 @@ type Config struct {
 }
 
 // Examine checks a data directory that no process has open, and changes nothing in it. It reads
-// the database for at most the given time. Its only error is that another process has the
-// directory, which wraps [sqlite.ErrLocked].
+// the database for at most the given time. Its only error wraps [sqlite.ErrLocked]: another
+// process has the directory open.
 func Examine(ctx context.Context, cfg Config, reading time.Duration) ([]Finding, error) {
 	var x, bucket examination
 	bucketCtx, cancel := context.WithTimeout(ctx, bucketTimeout)
@@ -165,7 +165,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 		x.add(LevelFail, checkDirectory, "Choose another directory with --data.", "%s is not a directory", cfg.Dir)
 		return nil
 	}
-	// Does not create the lock file, since this user may not be the service's.
+	// This does not create the lock file, since this user may not be the service's.
 	lock, err := sqlite.LockDirReadOnly(cfg.Dir)
 	if errors.Is(err, sqlite.ErrLocked) {
 		return err
@@ -226,7 +226,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 	return nil
 }
 
-// saved checks what the last run left in the database about the replica and the event types.
+// saved checks the records of the last run about the replica and the event types.
 func (x *examination) saved(ctx context.Context, scan sqlite.ScanRow, each sqlite.EachRow, cfg *Config) {
 	if cfg.Replica != nil {
 		var text []byte
@@ -242,14 +242,14 @@ func (x *examination) saved(ctx context.Context, scan sqlite.ScanRow, each sqlit
 	}
 }
 
-// Remedy returns what to do about an error of a file: about the permission, the space and a
-// read-only file system, and otherwise what the caller says.
+// Remedy returns the advice about an error of a file: about the permission, the space or a
+// read-only file system, else otherwise.
 func Remedy(err error, otherwise string) string {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return "Run this command as the service's user or as root."
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), strings.Contains(err.Error(), syscall.ENOSPC.Error()):
-		// SQLite's error only names it.
+		// SQLite's error contains only its text.
 		return "Free space on the data directory's disk, or enlarge it."
 	case errors.Is(err, syscall.EROFS):
 		return "Mount it writable. Linux makes a file system read-only after errors of the disk: check dmesg first."
@@ -264,7 +264,8 @@ func readOnly(dir string) bool {
 }
 
 // database checks the content of a database, with scan and each to read it. running is the clock of
-// the store that has it open, nil if none has: cfg describes what is not in the database.
+// the store that has the database open, nil if none has. cfg contains the settings that are not in
+// the database.
 func (x *examination) database(scan sqlite.ScanRow, each sqlite.EachRow, file *keyring.File, cfg *Config, running *clock.Clock) {
 	var version int
 	if err := scan("SELECT user_version FROM pragma_user_version", nil, &version); err != nil {
@@ -298,8 +299,7 @@ func (x *examination) database(scan sqlite.ScanRow, each sqlite.EachRow, file *k
 	x.audit(each)
 }
 
-// clocks checks the times of a database: those of the clock running or, if that is nil, those that
-// it saved.
+// clocks checks the times of a database: those of running or, if that is nil, the saved ones.
 func (x *examination) clocks(scan sqlite.ScanRow, keep webhook.Retention, running *clock.Clock, now time.Time) {
 	wall, counted := now, time.Duration(0)
 	if running != nil {
@@ -423,8 +423,8 @@ func (x *examination) disk(dir string, minFree int64, scan sqlite.ScanRow) {
 	}
 }
 
-// minSQLite is the first version in which a checkpoint by one connection cannot corrupt what
-// another commits.
+// minSQLite is the first version in which a checkpoint by one connection cannot corrupt the
+// commits of another.
 var minSQLite = [3]int{3, 51, 3}
 
 // library checks the version of SQLite.
@@ -484,7 +484,7 @@ func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.D
 // schema checks the schema version, and reports whether this binary supports it.
 func (x *examination) schema(version int) bool {
 	switch err := schema.Current.Check("the database", version); {
-	case version == 0: // a crash kept the first start from creating it
+	case version == 0: // a crash prevented the first start from creating it
 		x.add(LevelWarn, checkSchema, "service serve creates it on its next start.", "the database has no tables yet")
 	case err != nil:
 		x.add(LevelFail, checkSchema, "Follow the error message: service serve does not start with this database.", "%v", err)
@@ -498,8 +498,8 @@ func (x *examination) schema(version int) bool {
 	return true
 }
 
-// key checks the key file, and that its key is that of the database. check is the value that
-// proves it, nil if that is known.
+// key checks the key file, and that its key belongs to the database. check is the value that
+// proves it, nil if that is already known.
 func (x *examination) key(file *keyring.File, check []byte) {
 	keys, err := file.Read()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -538,11 +538,12 @@ func (x *examination) clock(saved, now time.Time) {
 	x.ok(checkClockSaved, "not behind the last run of the service")
 }
 
-// clockDiffers is by how much the wall clock may differ from the time that retention counts.
+// clockDiffers is the difference between the wall clock and the counted time from which it is
+// reported.
 const clockDiffers = time.Hour
 
-// counted compares the wall clock with the time that retention counts. more is how much more the
-// clock has advanced since a time, which is zero if retention has not run yet.
+// counted compares the wall clock with the time that retention counts. more is how much further
+// the wall clock has advanced since a time, which is zero if retention has not run yet.
 func (x *examination) counted(more time.Duration, since time.Time) {
 	const advice = "Check this machine's clock and its synchronization. After a downtime, a restore or a correction of the clock " +
 		"this is expected, and is over after one --retention."
@@ -569,7 +570,8 @@ func (x *examination) admins(any bool) {
 	x.ok(checkAdmins, "at least one")
 }
 
-// audit checks the hashes of the newest entries of the audit log, and what is before the first.
+// audit checks the hashes of the newest entries of the audit log, and which entries are missing
+// before the first.
 func (x *examination) audit(each sqlite.EachRow) {
 	entries, err := people.CheckNewestAudit(each)
 	var fault *webhook.AuditFault
@@ -588,14 +590,14 @@ func (x *examination) audit(each sqlite.EachRow) {
 
 const adviceAudit = "Someone changed the database outside of the service. Compare with a backup or an export of the audit log."
 
-// auditMissing reports whether there are records whose creation the audit log must have.
+// auditMissing reports whether there are records whose creation must be in the audit log.
 func (x *examination) auditMissing(each sqlite.EachRow) (missing bool) {
 	err := each("SELECT EXISTS (SELECT 1 FROM admins) OR EXISTS (SELECT 1 FROM tokens)", nil,
 		func(scan func(...any) error) error { return scan(&missing) })
 	return err == nil && missing
 }
 
-// replicaBehind is how far a healthy replica may lag, idle or under load.
+// replicaBehind is the maximum lag of a healthy replica, idle or under load.
 const replicaBehind = time.Minute
 
 const adviceNoReplica = "Configure a replica with --litestream, so that a lost disk does not lose everything, or make backups with " +

@@ -38,7 +38,7 @@ func TestReplica(t *testing.T) {
 	}
 }
 
-// Free pages of the database count as free space, as long as the WAL has space too.
+// Free pages of the database count as free space, as long as the WAL has space as well.
 func TestTooFull(t *testing.T) {
 	for _, c := range []struct {
 		room, unused, least int64

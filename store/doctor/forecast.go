@@ -37,9 +37,9 @@ type Forecast struct {
 	EventsPerDay int64
 	EventBytes   int64     // bytes of an event with its deliveries
 	Size         int64     // bytes of the database once it covers the whole retention
-	DayBytes     int64     // bytes for each additional day of retention
+	DayBytes     int64     // bytes per additional day of retention
 	Full         bool      // the disk is too full for events now
-	FullAt       time.Time // when it will be; zero for never
+	FullAt       time.Time // when the disk will be too full; zero for never
 	Copy         int64     // bytes of a full copy now: a backup, a schema upgrade, a compaction
 	Stuck        int64     // free bytes in a mostly free file that only service compact returns to the disk
 }
@@ -52,9 +52,9 @@ const day = 24 * time.Hour
 // rateSpan is the period over which the rate of events is measured.
 func rateSpan(keep webhook.Retention) time.Duration { return min(keep.All, day) }
 
-// Predict computes a forecast from measured usage. An event costs its own bytes until
-// keep.All, and those of its deliveries until keep.Delivered. It assumes that stored events
-// arrived evenly since the oldest, and that new ones arrive at today's rate.
+// Predict computes a forecast from measured usage. An event takes its own bytes until
+// keep.All, and those of its deliveries until keep.Delivered. Predict assumes that stored
+// events arrived evenly since the oldest, and that new ones arrive at today's rate.
 func Predict(u Usage, d Disk, keep webhook.Retention) Forecast {
 	f := Forecast{Copy: u.Used, Full: d.Low}
 	if free := u.File - u.Used; !u.Shrinks && sqlite.MostlyFree(u.File, free) {
@@ -99,8 +99,8 @@ func Predict(u Usage, d Disk, keep webhook.Retention) Forecast {
 
 func days(d time.Duration) float64 { return float64(d) / float64(day) }
 
-// reached returns when size, which is linear between the corners, exceeds a limit, and whether
-// it does.
+// reached returns when size, which is linear between the corners, exceeds a limit, and false if
+// it never does.
 func reached(size func(float64) float64, limit float64, corners []float64) (float64, bool) {
 	slices.Sort(corners)
 	from := 0.0
@@ -150,7 +150,7 @@ const selectEventBytes = `SELECT coalesce(CAST(
 		avg(octet_length(json) + 2 * length(id) + 4 * length(program_id) + 2 * length(name) + 40) * 1.1 AS INTEGER), 0)
 	FROM (SELECT json, id, program_id, name FROM events ORDER BY rowid DESC LIMIT 200)`
 
-// MeasureUsage measures a database. Its cost does not depend on how much is stored.
+// MeasureUsage measures a database. Its cost does not depend on the number of stored records.
 func MeasureUsage(scan sqlite.ScanRow, path string, now time.Time, keep webhook.Retention) (u Usage, err error) {
 	u.At = now
 	p, err := sqlite.ScanPages(scan)
@@ -185,7 +185,7 @@ func MeasureUsage(scan sqlite.ScanRow, path string, now time.Time, keep webhook.
 	return u, err
 }
 
-// warnFull is how long before the disk is full an examination warns.
+// warnFull is how early an examination warns before the disk is full.
 const warnFull = 30 * day
 
 // forecast adds the forecast of the database's size.

@@ -51,8 +51,9 @@ func NewKey() (k Key) {
 // String returns a constant, to keep the key out of logs and errors.
 func (Key) String() string { return "[redacted]" }
 
-// File is a key file. It has one key per line, as 64 hexadecimal digits. The first
-// key encrypts. During a rotation, further keys decrypt what is not re-encrypted yet.
+// File is a key file. It contains one key per line, as 64 hexadecimal digits. The first key
+// encrypts. During a rotation, further keys decrypt the secrets that are not re-encrypted
+// yet.
 type File struct {
 	Path  string
 	Named bool // the operator configured the path; otherwise it is in the data directory
@@ -82,7 +83,7 @@ func Locate(dir, name string) (*File, error) {
 }
 
 // CheckFile checks the key file that the operator configured for a data directory, or
-// nothing if name is "". used says that the directory has a database. CheckFile does
+// nothing if name is "". used says that the directory contains a database. CheckFile does
 // not check whether the key belongs to that database. The error wraps [ErrKey].
 func CheckFile(dir, name string, used bool) error {
 	if name == "" {
@@ -98,9 +99,9 @@ func CheckFile(dir, name string, used bool) error {
 	return f.Missing(used)
 }
 
-// RemoveTemp removes the temporary files that a crash has left next to the key file:
-// they contain keys. The directory may belong to the operator, so a subdirectory with
-// such a name is an error unless it is empty.
+// RemoveTemp removes the temporary files that a crash has left next to the key file, since
+// they contain keys. The directory may belong to the operator, so a subdirectory with such a
+// name is an error unless it is empty.
 func (f *File) RemoveTemp() error {
 	err := durable.RemoveTemp(filepath.Dir(f.Path), filepath.Base(f.Path)+durable.TempSuffix)
 	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
@@ -149,7 +150,7 @@ func liesIn(dir, name string) (string, error) {
 	return relative, nil
 }
 
-// Read returns the keys. The first one encrypts. The error wraps [ErrKey], and also
+// Read returns the keys. The first one encrypts. The error wraps [ErrKey], and
 // fs.ErrNotExist if the file does not exist.
 func (f *File) Read() ([]Key, error) {
 	info, err := os.Stat(f.Path)

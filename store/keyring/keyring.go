@@ -24,8 +24,8 @@ import (
 
 // Keyring encrypts and decrypts secrets. It is safe for concurrent use.
 //
-// It has several keys during a rotation. Old keys stay in memory afterwards, because
-// a reader may still have a secret that was encrypted with one.
+// During a rotation it contains several keys. Old keys stay in memory afterwards, because a
+// reader may still hold a secret that was encrypted with one.
 type Keyring struct {
 	file *File
 	keys atomic.Pointer[[]*ringKey] // the first encrypts, all decrypt; never empty
@@ -72,9 +72,9 @@ const CheckPlace = "key_check"
 
 const checkText = "the key fits"
 
-// NewCheck returns an encrypted value that is stored in the database. [Keyring.Fits]
-// uses it to find out whether the key file belongs to the database. It must be
-// re-encrypted like a secret.
+// NewCheck returns an encrypted value that is stored in the database. [Keyring.Fits] uses it
+// to check whether the key file belongs to the database. The value must be re-encrypted like
+// a secret.
 func (k *Keyring) NewCheck() []byte { return k.Encrypt([]byte(checkText), CheckPlace) }
 
 // Fits reports whether one of the keys decrypts a value of NewCheck.
@@ -136,8 +136,8 @@ func (k *Keyring) Decrypt(encrypted []byte, place string) ([]byte, error) {
 // ErrDecrypt means that none of the keys decrypts a secret.
 var ErrDecrypt = errors.New("an encrypted secret cannot be decrypted")
 
-// DecryptWith is like Decrypt and also returns the index of the key that decrypted
-// the secret. 0 is the key that encrypts.
+// DecryptWith is like Decrypt, and returns the index of the key that decrypted the secret as
+// well. 0 is the key that encrypts.
 func (k *Keyring) DecryptWith(encrypted []byte, place string) ([]byte, int, error) {
 	for i, key := range *k.keys.Load() {
 		if secret, err := key.aead.Open(nil, nil, encrypted, []byte(place)); err == nil {
@@ -156,8 +156,8 @@ func (k *Keyring) DecryptWith(encrypted []byte, place string) ([]byte, int, erro
 // continues, or [Keyring.DropOld] after a restart. reencrypt is called twice if an
 // interrupted rotation must be completed first.
 //
-// oldKept reports that the old key is still in the file because the file cannot be
-// written. It is no longer used. The error wraps [ErrKey] if the file is the cause.
+// oldKept reports that the unused old key is still in the file because the file cannot be
+// written. The error wraps [ErrKey] if the file is the cause.
 func (k *Keyring) Rotate(ctx context.Context, reencrypt func(context.Context) error) (oldKept bool, err error) {
 	k.rotating.Lock()
 	defer k.rotating.Unlock()

@@ -44,7 +44,7 @@ func TestOpenMissing(t *testing.T) {
 }
 
 // The file contains both keys while secrets are re-encrypted, and afterwards only the
-// new one. A rotation that failed is continued.
+// new one. The next rotation continues a failed one.
 func TestRotate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), FileName)
 	k, err := Open(&File{Path: path}, false)

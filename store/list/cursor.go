@@ -15,12 +15,12 @@ import (
 // rotations.
 type Key []byte
 
-// Scope is what a cursor is bound to: the kind of list, its program, the parent record
-// ("" for a list of the program), and the selection.
+// Scope binds a cursor to the kind of list, its program, the parent record ("" for a list of
+// the program), and the selection.
 type Scope struct{ List, ProgramID, Parent, Selection string }
 
-// Cursor encodes a position in a feed. The result is opaque and valid only in the list that it
-// was made for, with the same program, order and filters.
+// Cursor encodes a position in a feed. The result is opaque, and valid only in the same list,
+// with the same program, order and filters.
 func (k Key) Cursor(scope Scope, position []int64) string {
 	b := make([]byte, 0, 8*len(position)+macBytes)
 	for _, n := range position {

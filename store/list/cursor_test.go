@@ -2,7 +2,7 @@ package list
 
 import "testing"
 
-// Adjacent ids may differ in both halves.
+// Adjacent IDs may differ in both halves.
 func TestAdjacentID(t *testing.T) {
 	low, high := "00000000-0000-0001-ffff-ffffffffffff", "00000000-0000-0002-0000-000000000000"
 	if got := AdjacentID(low, false); got != high {

@@ -12,7 +12,7 @@ import (
 )
 
 // Feed is a list with cursors, and the query of one of its pages. A position is the key of a
-// row, such as num or seq, and a cursor that of the last row of the previous page.
+// row, such as num or seq. A cursor is the position of the last row of the previous page.
 type Feed struct {
 	Reader    *Reader
 	Query     *webhook.ListQuery
@@ -60,7 +60,7 @@ func (f *Feed) Page(v *sqlite.View) (keys []int64, next string, err error) {
 	return keys, next, err
 }
 
-// parse returns the position of the query's cursor.
+// parse returns the position in the query's cursor.
 func (f *Feed) parse() (int64, error) {
 	key := []int64{0}
 	err := f.Reader.Key.ParseCursor(f.Scope, f.Query.Cursor, key)
@@ -71,8 +71,8 @@ func (f *Feed) parse() (int64, error) {
 func (f *Feed) cursor(at int64) string { return f.Reader.Key.Cursor(f.Scope, []int64{at}) }
 
 // Walk merges the streams and returns the keys of a page after a position. It reads at most
-// budget rows, but at least one of each stream, and stops when its time is up. more reports
-// that it stopped at the position at although rows may follow.
+// budget rows, but at least one per stream, and stops when its time is up. more reports that
+// it stopped at position at although rows may follow.
 func (f *Feed) Walk(v *sqlite.View, descending bool, from int64) (keys []int64, at int64, more bool, err error) {
 	streams := slices.Clone(f.Streams)
 	if f.Find != nil {
@@ -88,7 +88,7 @@ func (f *Feed) Walk(v *sqlite.View, descending bool, from int64) (keys []int64, 
 		switch {
 		case next == nil:
 			return keys, at, false, nil
-		case len(next.Rows) > 0 && next.Rows[0].Key == at: // another stream has had it
+		case len(next.Rows) > 0 && next.Rows[0].Key == at: // another stream contained it
 			next.Rows = next.Rows[1:]
 		case len(next.Rows) > 0:
 			at = next.Rows[0].Key
@@ -140,8 +140,8 @@ func (w *walker) begin(streams []Stream, from int64) {
 		st.Rows = slices.DeleteFunc(st.Rows, func(r Row) bool { return w.compare(r.Key, from) <= 0 })
 		slices.SortFunc(st.Rows, func(a, b Row) int { return w.compare(a.Key, b.Key) })
 	}
-	// With several streams read a few rows of each, since it is unknown which has the
-	// next ones; with one stream, as many as needed.
+	// With several streams read a few rows of each, since it is unknown which contains the next
+	// ones; with one stream, as many as needed.
 	size := w.Budget
 	if begin > 1 {
 		size = min(max((w.Query.Size+1)*2/begin, 8), max(w.Budget/begin, 1))
@@ -151,8 +151,8 @@ func (w *walker) begin(streams []Stream, from int64) {
 	}
 }
 
-// first returns the stream that has the next row, or may have it once it is read; nil if none
-// has more.
+// first returns the stream that contains the next row, or may once it is read; nil if none has
+// more.
 func (w *walker) first(streams []Stream) (first *Stream) {
 	var least int64
 	for i := range streams {

@@ -10,12 +10,12 @@ import (
 )
 
 // ImportedRange is a range of numbers of a table, such as nums of deliveries, that an import has
-// added. The times of its rows are before those of the rows that were there.
+// added. The times of its rows are earlier than those of the rows that existed before.
 type ImportedRange struct {
 	Table       string
 	First, Last int64
 	From, To    int64 // the times of the first and of the last row, in Unix milliseconds
-	Ahead       int64 // its times minus the time that retention counts, in milliseconds
+	Ahead       int64 // the times of its rows minus the time that retention counts, in milliseconds
 }
 
 // ImportedRanges are the ranges that imports have added, a copy of the table imported_ranges.
@@ -74,7 +74,7 @@ func (a *ImportedRanges) Record(t *sqlite.Tx, r ImportedRange) error {
 }
 
 // RangeOf returns the imported range that a row is in, by its number and time, nil if there is
-// none. A row that got the number of an imported one that is gone is newer.
+// none. A row that reuses the number of a removed imported row is newer.
 func RangeOf(ranges []ImportedRange, n, at int64) *ImportedRange {
 	for i := range ranges {
 		if r := &ranges[i]; r.First <= n && n <= r.Last && at <= r.To {
@@ -85,7 +85,7 @@ func RangeOf(ranges []ImportedRange, n, at int64) *ImportedRange {
 }
 
 // widen extends a range of numbers, both exclusive, to the imported ranges with times between
-// those that the numbers stand for. The rows are then checked one by one.
+// those that the numbers represent. The rows are then checked one by one.
 func widen(ranges []ImportedRange, low, high int64, between webhook.TimeRange) (int64, int64) {
 	for _, r := range ranges {
 		if !between.From.IsZero() && r.To < between.From.UnixMilli() || !between.To.IsZero() && r.From >= between.To.UnixMilli() {

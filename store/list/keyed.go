@@ -10,10 +10,10 @@ import (
 	"service/webhook"
 )
 
-// Keyed is a list in an order of keys that are computed when a page is read. A page computes the keys of
-// all rows that match, and SQLite keeps only the page. The position of a row is two numbers, the
-// beginning of a name and an ID, in this order, and a cursor has those that the row had on its page: a
-// row whose keys have changed shifts no other.
+// Keyed is a list in an order of keys that are computed when a page is read. A page computes the keys
+// of all rows that match, and SQLite keeps only the page. The position of a row is two numbers, the
+// beginning of a name and an ID, in this order. A cursor contains the position that the row had on its
+// page, so a row whose keys have changed shifts no other.
 type Keyed struct {
 	Key     Key
 	Scope   Scope
@@ -26,14 +26,14 @@ type Keyed struct {
 // NameBytes is the maximum length of the name in a position.
 const NameBytes = 32
 
-// position is that of a row.
+// position is the position of a row, see [Keyed].
 type position struct {
 	first, second int64
 	name          []byte
 	id            string
 }
 
-// Page returns the IDs of the page, and the cursor of the next one, "" on the last.
+// Page returns the IDs of the page, and the cursor of the next page, "" on the last.
 func (k *Keyed) Page(v *sqlite.View) (ids []string, next string, err error) {
 	after := &position{first: math.MinInt64}
 	if k.Reverse {
@@ -68,8 +68,8 @@ func (k *Keyed) Newer(v *sqlite.View) (cursor string, err error) {
 	return cursor, err
 }
 
-// read returns the rows after a position, at most one more than the page has. With back it returns those
-// before, the nearest first, beginning with the one at the position.
+// read returns the rows after a position, at most one more than fit on the page. With back it returns
+// the rows before, the nearest first, starting with the row at the position.
 func (k *Keyed) read(v *sqlite.View, after *position, back bool) (rows []position, err error) {
 	comparison, direction := ">", ""
 	if k.Reverse != back {

@@ -1,8 +1,9 @@
-// Package list reads lists: pages with filters, in an order, with cursors. It knows no records: it
-// returns the keys of the rows of a page, whose records the caller reads in the same view.
+// Package list reads lists: pages with filters, in an order, with cursors. It does not read
+// records: it returns the keys of a page's rows, and the caller reads their records in the same
+// view.
 //
 // A page costs a bounded number of rows, whatever is stored, see [Limits]. A cursor is valid only
-// for the list that it was made for.
+// for its own list.
 package list
 
 import (
@@ -25,12 +26,12 @@ type Reader struct {
 }
 
 // Limits bound the cost of a page of a feed, regardless of the number of rows. A page finds
-// its rows by an index, or walks along the order of the list and stops with a cursor after so
-// many rows or so much time.
+// its rows by an index, or walks along the order of the list and stops with a cursor after a
+// number of rows or some time.
 type Limits struct {
 	Set        int           // rows that a page reads by the index of a filter and sorts
 	Scan       int           // rows that a page reads in the order of the list
-	CostlyScan int           // the same if the filters need the events of each row
+	CostlyScan int           // Scan if the filters need the events of each row
 	Time       time.Duration // a walk stops after this time and minScan rows; 0 for no limit
 }
 
@@ -71,7 +72,7 @@ func (r *Reader) Between(ctx context.Context, table string, within webhook.TimeR
 }
 
 // LastBefore returns the highest key of a row with an earlier time, the lower end if there is
-// none. ends selects a key below and one above all rows; from selects the key and the time of
+// none. ends selects a key below and a key above all rows; from selects the key and the time of
 // the first row from a key on, since old rows may have been removed. It ignores imported rows of
 // the table.
 func (r *Reader) LastBefore(ctx context.Context, table, ends, from string, at time.Time) (int64, error) {
@@ -97,8 +98,8 @@ func (r *Reader) LastBefore(ctx context.Context, table, ends, from string, at ti
 	return low, err
 }
 
-// NumberedPage reads the page with the number of q, and counts all rows. b has values besides the
-// number.
+// NumberedPage reads the page with the number of q, and counts all rows. b contains the values
+// besides the number.
 func NumberedPage[T any](ctx context.Context, db *sqlite.DB, q *webhook.ListQuery, b Binds, count, all Statement,
 	scanRow func(scan func(...any) error) (T, error)) (rows []T, total int, err error) {
 	b["size"], b["offset"] = q.Size, (q.Number-1)*q.Size

@@ -35,8 +35,8 @@ func (s Statement) With(text string) Statement {
 	return s
 }
 
-// Args returns the arguments of the statement. If several layers have a name, the first one
-// wins.
+// Args returns the arguments of the statement. If several layers contain a name, the first
+// one wins.
 func (s Statement) Args(layers ...Binds) []any {
 	args := make([]any, len(s.Names))
 	for i, name := range s.Names {
@@ -128,7 +128,7 @@ func Along(key, order, matches, from string) *Access {
 	return &Access{Up: s.With(" LIMIT :limit"), Down: s.With(" DESC LIMIT :limit")}
 }
 
-// Ordered returns the query of a page in an order. Ids, which rise in the order of creation unless
+// Ordered returns the query of a page in an order. IDs, which rise in the order of creation unless
 // they are chosen, are the last criterion.
 func (s Statement) Ordered(order []webhook.SortField) Statement {
 	var terms []string
@@ -141,5 +141,5 @@ func (s Statement) Ordered(order []webhook.SortField) Statement {
 	return s.With(" ORDER BY " + strings.Join(terms, ", ") + " LIMIT :size OFFSET :offset")
 }
 
-// CanBeUsed is the condition that a program can be used. It follows a column with its id.
+// CanBeUsed is the condition that a program can be used. It follows a column with the program's ID.
 const CanBeUsed = " NOT IN (SELECT program_id FROM program_states)"

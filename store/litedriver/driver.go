@@ -1,10 +1,10 @@
 // Package sqlite replaces modernc.org/sqlite, so that Litestream uses the same SQLite
-// library as the service: mattn's with cgo, ncruces' without. Two libraries in one
-// process would drop each other's file locks, which loses acknowledged rows.
+// library as the service: mattn's with cgo, ncruces' without. Two libraries in one process
+// would drop each other's file locks, which would lose acknowledged rows.
 //
 // It registers the database/sql driver "sqlite". A data source is a path or a file:
 // URI. Each parameter _pragma=name(value) runs on every new connection, in order;
-// busy_timeout should be first. The package has only the API that Litestream uses.
+// busy_timeout should be first. The package contains only the API that Litestream uses.
 package sqlite
 
 import (

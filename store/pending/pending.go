@@ -1,5 +1,5 @@
-// Package pending keeps in memory what is written with other commits: statistics of attempts and uses
-// of tokens. Reads add what is not written yet. A crash loses it.
+// Package pending keeps values in memory until they are written with other commits: statistics of
+// attempts and uses of tokens. Reads add the unwritten values. A crash loses them.
 package pending
 
 import (
@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// pause is the least time between two writes.
+// pause is the minimum time between two writes.
 const pause = 12 * time.Millisecond
 
-// values holds values by key until a chore writes them with other commits: a few
-// with each, because a publisher may wait for it. A crash loses what is not written yet.
+// values are values by key that a chore writes with other commits: a few per commit, because
+// a publisher may wait for it. A crash loses the unwritten ones.
 type values[K comparable, V any] struct {
 	mu      sync.Mutex
 	pending map[K]V
@@ -26,8 +26,9 @@ type values[K comparable, V any] struct {
 // Due reports whether the next commit should write values.
 func (b *values[K, V]) Due() bool { return time.Now().UnixNano() >= b.next.Load() }
 
-// some returns up to n values to write in a transaction: the same ones in each transaction until
-// written is called, except those that this transaction has written. A key may be in several maps.
+// some returns up to n values to write in a transaction: the same values in each transaction until
+// written is called, except those that this transaction has already written. A key may be in
+// several maps.
 func (b *values[K, V]) some(n int, transaction uint64) []map[K]V {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +66,7 @@ func (b *values[K, V]) written(rest time.Duration) {
 	b.next.Store(time.Now().Add(rest).UnixNano())
 }
 
-// Each calls f for every value that is not written yet, with mu held.
+// Each calls f for every value that is not yet written, with mu held.
 func (b *values[K, V]) Each(f func(K, V)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

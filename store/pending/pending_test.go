@@ -40,7 +40,7 @@ func TestFlush(t *testing.T) {
 		}
 	}
 
-	// The transaction fails: the next one writes the same, and what came since.
+	// The transaction fails: the next one writes the same values, and newer ones.
 	clear(stored)
 	b.pending[20] = 1
 	write(100, 2)

@@ -13,12 +13,12 @@ const selectStats = "SELECT " + statColumns + " FROM stats " +
 	"WHERE program_id = ? AND subscription_id = ? AND span = ? AND at >= ? AND at < ? ORDER BY at"
 
 // Read returns the statistics of attempts between two times, in spans of record.StatMinute or
-// record.StatHour, oldest first, without empty spans. If subscriptionID is "", they are of the whole program, and if programID is
-// "" too, of all programs.
+// record.StatHour, oldest first, without empty spans. If subscriptionID is "", they cover the whole
+// program, and if programID is "" as well, all programs.
 func (s *Stats) Read(ctx context.Context, db *sqlite.DB, programID, subscriptionID string, span time.Duration,
 	from, to time.Time) ([]webhook.Stat, error) {
-	// Memory first: attempts that are written in between then count twice for a moment, instead of being
-	// missing.
+	// Memory before the database: attempts that are written in between then count twice for a moment,
+	// instead of being missing.
 	fresh := make(map[time.Time]*webhook.Stat)
 	s.Each(func(key Key, stat *webhook.Stat) {
 		at := time.UnixMilli(key.At(span)).UTC()
@@ -52,7 +52,7 @@ const selectStatCounts = `SELECT t.subscription_id, t.at, t.success, t.failed, t
 		AND t.span = ?2 AND t.at >= ?3 AND t.at < ?4
 	ORDER BY i.key, t.at`
 
-// ReadEach returns statistics like Read for each of the subscriptions, by id, without response codes
+// ReadEach returns statistics like Read for each of the subscriptions, by ID, without response codes
 // and durations.
 func (s *Stats) ReadEach(ctx context.Context, db *sqlite.DB, subs []webhook.Subscription, span time.Duration,
 	from, to time.Time) (map[string][]webhook.Stat, error) {
@@ -71,7 +71,7 @@ func (s *Stats) ReadEach(ctx context.Context, db *sqlite.DB, subs []webhook.Subs
 		sum := &all[id][at]
 		sum.Success, sum.Failed, sum.Retryable = sum.Success+one.Success, sum.Failed+one.Failed, sum.Retryable+one.Retryable
 	}
-	// Memory first, see Read.
+	// Memory before the database, see Read.
 	s.Each(func(key Key, stat *webhook.Stat) {
 		at := time.UnixMilli(key.At(span)).UTC()
 		if key.SubscriptionID != "" && asked[key.SubscriptionID] && !at.Before(from) && at.Before(to) {

@@ -12,23 +12,23 @@ import (
 	"service/webhook"
 )
 
-// MinutesFor is how long the statistics of minutes are kept.
+// MinutesFor is how long statistics by minute are kept.
 const MinutesFor = 48 * time.Hour
 
-// Statistics are a chore, written with other commits. Reads add what is not written yet from memory.
-// A crash loses that, which is hardly visible in a chart.
+// Statistics are a chore, written with other commits. Reads add the unwritten ones from memory. A
+// crash loses them, which is hardly visible in a chart.
 const (
-	StatKeys = 8               // maximum number of keys with one commit; each has two rows
+	StatKeys = 8               // maximum number of keys per commit; each is two rows
 	statRest = 5 * time.Second // pause after all are written
 )
 
-// Key identifies a row of the minutes. The row of its hour follows from it.
+// Key identifies a row of the statistics by minute. The row of its hour follows from it.
 type Key struct {
 	ProgramID, SubscriptionID string
 	minute                    int64 // its beginning in Unix milliseconds
 }
 
-// At returns the beginning of the span that has the minute, in Unix milliseconds.
+// At returns the beginning of the span that contains the minute, in Unix milliseconds.
 func (k Key) At(span time.Duration) int64 {
 	return k.minute / span.Milliseconds() * span.Milliseconds()
 }
@@ -56,7 +56,7 @@ func (s *Stats) Count(programID, subscriptionID string, a *webhook.Attempt, now 
 	}
 }
 
-// FailedSince returns the ids of the subscriptions with a failed attempt since a time, according to
+// FailedSince returns the IDs of the subscriptions with a failed attempt since a time, according to
 // statistics that are not written yet.
 func (s *Stats) FailedSince(from time.Time) []string {
 	ids := []string{}

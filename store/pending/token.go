@@ -10,13 +10,13 @@ import (
 
 // Token uses are a chore, written with other commits, like statistics.
 const (
-	TokenRows = 64               // maximum with one commit
+	TokenRows = 64               // maximum per commit
 	usesRest  = 30 * time.Second // pause after all are written
 )
 
 // TokenUses are the times of the last use of tokens that have not been written yet.
 type TokenUses struct {
-	values[string, int64] // in Unix milliseconds, by id
+	values[string, int64] // in Unix milliseconds, by ID
 }
 
 // Note records a use of a token.

@@ -1,5 +1,5 @@
-// Package schema has the schema of the database, and the names of its settings that more than one
-// package uses.
+// Package schema contains the schema of the database, and the names of the settings that several
+// packages use.
 package schema
 
 import (
@@ -23,17 +23,18 @@ var Current = &sqlite.Schema{Version: Version, Script: Script}
 
 // Settings, which are rows of the table of that name.
 const (
-	// Continued marks a database that was restored since it was last open: what it was restored from.
+	// Continued marks a database that was restored since it was last open. The value names what was
+	// restored.
 	Continued = "audit_continued"
 	// Restored is stored in a database that service restore restored, until its deliveries are
 	// released.
 	Restored = "restored"
-	// RestoredNewest marks data that was restored as the newest, whatever lease it was written under.
-	// The first write under a new lease removes it.
+	// RestoredNewest marks data that was restored as the newest, whatever the lease it was written
+	// under. The first write under a new lease removes it.
 	RestoredNewest = "restored_newest"
 	// Lease is the lease generation under which the data was last written.
 	Lease = "lease"
-	// LocalFiles has the digests of the primary's local files, for standbys.
+	// LocalFiles contains the digests of the primary's local files, for standbys.
 	LocalFiles = "local_files"
 )
 

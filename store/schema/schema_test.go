@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// digestFile has a line for the newest schema: its version and the SHA-256 of schema.sql.
+// digestFile contains a line for the newest schema: its version and the SHA-256 of schema.sql.
 const digestFile = "testdata/schema.sha256"
 
 // The schema version increases with every change of schema.sql, so that no two schemas have the

@@ -7,18 +7,19 @@ import (
 	"service/webhook"
 )
 
-// Bytes bounds the memory of the tail.
+// Bytes is the maximum memory of the tail, in bytes.
 const Bytes = 16 << 20
 
-// Tail keeps the newest events of all logs in memory, so that subscriptions that keep up cause
-// no reads. Events enter after their commit in log order; the oldest leave at the limit.
+// Tail keeps the newest events of all logs in memory, so that subscriptions without a backlog
+// cause no reads. Events are added after their commit in log order; at the limit the oldest are
+// dropped.
 type Tail struct {
 	limit int
 
 	mu       sync.RWMutex
 	bytes    int
 	order    []string // the program of each event in the tail, oldest first
-	oldest   int      // order[:oldest] have left
+	oldest   int      // order[:oldest] were dropped
 	programs map[string]*programTail
 }
 
@@ -94,7 +95,7 @@ func (t *Tail) dropOldest() {
 }
 
 // Scan calls visit for the program's events after a seq, in order, until visit returns false.
-// It returns false without a call if the tail does not reach back that far.
+// It returns false without a call if the tail does not go back that far.
 func (t *Tail) Scan(programID string, after int64, visit func(seq int64, e *Event) bool) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

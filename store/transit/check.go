@@ -17,7 +17,7 @@ import (
 // check returns what is wrong with a value, "" for nothing.
 type check func(g *Gate, v any) string
 
-// null allows NULL, and what c allows.
+// null allows NULL, and the values that c allows.
 func null(c check) check {
 	return func(g *Gate, v any) string {
 		if v == nil {
@@ -27,7 +27,7 @@ func null(c check) check {
 	}
 }
 
-// text allows texts of at most so many bytes for which ok, unless it is nil, returns true.
+// text allows texts of up to most bytes for which ok, unless it is nil, returns true.
 func text(most int, ok func(string) bool) check {
 	return func(_ *Gate, v any) string {
 		s, is := v.(string)
@@ -56,20 +56,20 @@ func enum(values ...string) check {
 	return text(64, func(s string) bool { return slices.Contains(values, s) })
 }
 
-// id allows the id of a record.
+// id allows the ID of a record.
 var id = text(36, webhook.IsID)
 
-// shortID allows the id of a delivery as it is stored.
+// shortID allows the stored form of a delivery ID.
 var shortID = text(22, func(s string) bool {
 	return len(s) == 22 && !strings.ContainsFunc(s, func(c rune) bool {
 		return c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 	})
 })
 
-// identifier allows what an operator calls a program or a user.
+// identifier allows the identifier of a program or a user, which the operator chooses.
 var identifier = text(64, func(s string) bool { return webhook.CheckIdentifier("", s) == nil })
 
-// owner allows the id of the program.
+// owner allows the ID of the program.
 func owner(g *Gate, v any) string {
 	if v != g.program {
 		return "must be the program of the file"
@@ -106,7 +106,7 @@ func moment(g *Gate, v any) string {
 	return ""
 }
 
-// expiry allows the end of something that is valid for a day.
+// expiry allows the expiry of a record that is valid for a day.
 func expiry(g *Gate, v any) string {
 	if n, is := v.(int64); !is || n < 0 || n > g.now+2*day {
 		return "must be a time in Unix milliseconds, at most two days in the future"
@@ -140,7 +140,7 @@ func real(least, most float64) check {
 	}
 }
 
-// blob allows bytes, from least to most of them.
+// blob allows blobs of least to most bytes.
 func blob(least, most int) check {
 	return func(_ *Gate, v any) string {
 		if b, is := v.([]byte); !is || len(b) < least || len(b) > most {
@@ -150,7 +150,7 @@ func blob(least, most int) check {
 	}
 }
 
-// document allows the JSON of a T without anything else in it, as a text or as bytes.
+// document allows the JSON of a T without any other members, as a text or as bytes.
 func document[T any](most int, ok func(*Gate, T) bool) check {
 	return func(g *Gate, v any) string {
 		var b []byte
@@ -244,7 +244,7 @@ func anywhere() webhook.Destinations {
 
 var url = text(webhook.MaxURLBytes, func(s string) bool { return rules.CheckURL(s) == nil })
 
-// known allows what a set that the rows before have filled has.
+// known allows values in a set that earlier rows have filled.
 func known(what string, has func(g *Gate, v any) bool) check {
 	return func(g *Gate, v any) string {
 		if !has(g, v) {
@@ -278,7 +278,7 @@ var (
 	run      = known("the num of a bulk run", numberIn(func(g *Gate) *ranges { return &g.runs }))
 )
 
-// reached allows a number up to the last of a set, 0 included.
+// reached allows a number up to the last of a set, including 0.
 func reached(last func(*Gate) int64) check {
 	return func(g *Gate, v any) string {
 		if n, is := v.(int64); !is || n < 0 || n > last(g) {
@@ -293,7 +293,7 @@ var (
 	reachedDelivery = reached(func(g *Gate) int64 { return g.deliveries.last() })
 )
 
-// or allows what one of two checks allows.
+// or allows the values that one of two checks allows.
 func or(a, b check) check {
 	return func(g *Gate, v any) string {
 		if a(g, v) == "" {

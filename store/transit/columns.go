@@ -10,10 +10,10 @@ import (
 // rules of a table.
 type table struct {
 	columns map[string]check
-	row     func(*Gate, row) (column, problem string) // checks what concerns several columns, and remembers the row; nil for nothing
+	row     func(*Gate, row) (column, problem string) // checks rules over several columns, and records the row; nil for none
 }
 
-// Bounds that are not those of a request.
+// Bounds other than those of requests.
 const (
 	maxResponse  = 1 << 20   // bytes of a stored body
 	maxHeader    = 64 << 10  // bytes of a stored header
@@ -25,7 +25,7 @@ const (
 var (
 	attemptError  = enum("timeout", "dns", "connect", "tls", "blocked", "protocol", "interrupted")
 	failingReason = enum("unreachable", "rejecting")
-	header        = func(_ *Gate, v any) string { // of a receiver, in the bytes that it sent
+	header        = func(_ *Gate, v any) string { // of a receiver, as received
 		if s, is := v.(string); !is || len(s) > maxHeader {
 			return "must be a text of at most 65536 bytes"
 		}
@@ -45,7 +45,7 @@ var (
 	})
 )
 
-// tables has the checks of every column of every table with records of a program.
+// tables contains the checks of every column of every table with records of a program.
 var tables = map[string]table{
 	"programs": {columns: map[string]check{
 		"id": owner, "name": line(4 * webhook.MaxProgramName),

@@ -1,11 +1,11 @@
 // Package transit checks the records of one program that come from another installation: in a
-// program file, or in the parts of a move. They may have been made by hand, so a row must belong to
-// the program, may refer to nothing but rows of the program, and may have only values that the
-// service could have written.
+// program file, or in the parts of a move. They may be handmade, so a row must belong to the
+// program, may refer only to rows of the program, and may contain only values that the service could
+// have written.
 //
-// What is checked is the form: syntax, lengths, enumerations and references. The policy of the
-// receiving installation is not: a URL of http, or a private address, is a record like any other,
-// and is refused when something is to be sent to it.
+// The package checks the form: syntax, lengths, enumerations and references. It does not check the
+// policy of the receiving installation: an http URL, or a private address, is a record like any
+// other, and is refused when something would be sent to it.
 package transit
 
 import (
@@ -17,11 +17,11 @@ import (
 	"service/webhook"
 )
 
-// Error says what is wrong with a row. It names no value of it.
+// Error says what is wrong with a row. It contains no value of the row.
 type Error struct {
 	Table   string
 	Row     int    // in the order of the table's key, from 1; 0 for the table itself
-	Column  string // "" for several
+	Column  string // "" for several columns
 	Problem string
 }
 
@@ -36,14 +36,14 @@ func (e *Error) Error() string {
 	return at + ": " + e.Problem
 }
 
-// Gate checks the rows of one program, which must come in the order of the tables of the store: what
-// a row refers to comes before it. It is not safe for concurrent use.
+// Gate checks the rows of one program, which must come in the order of the store's tables: a row must
+// follow the rows it refers to. It is not safe for concurrent use.
 type Gate struct {
 	program string
 	now     int64 // in Unix milliseconds
 	counted int64 // the highest counted_at
 
-	subscriptions map[string]int64 // their nums
+	subscriptions map[string]int64 // nums by ID
 	nums          map[int64]string // the subscriptions of these nums
 	tokens        map[string]bool
 	replays       map[string]bool
@@ -77,8 +77,8 @@ type Table struct {
 	time   int64 // of the last row
 }
 
-// Table returns the check of a table whose rows have some columns. The error is an *[Error] if it
-// does not know one of them.
+// Table returns the check of a table whose rows have some columns. The error is an *[Error] if a
+// column is unknown.
 func (g *Gate) Table(name string, columns []string) (*Table, error) {
 	rules, ok := tables[name]
 	if !ok {
@@ -98,8 +98,8 @@ func (g *Gate) Table(name string, columns []string) (*Table, error) {
 // Columns returns the columns of a table that the gate knows, nil for an unknown table.
 func Columns(name string) []string { return slices.Sorted(maps.Keys(tables[name].columns)) }
 
-// Check checks the next row. The values are as they were stored: int64, float64, string, []byte or
-// nil, without the encryption of secrets and the compression of events. The error is an *[Error].
+// Check checks the next row. The values are the stored ones: int64, float64, string, []byte or nil,
+// but with decrypted secrets and uncompressed events. The error is an *[Error].
 func (t *Table) Check(values []any) error {
 	t.count++
 	for i, check := range t.checks {
@@ -144,7 +144,7 @@ func (r row) ascends(number, at string) (column, problem string) {
 	return "", ""
 }
 
-// ranges are numbers, as ranges in ascending order without gaps between their ends.
+// ranges is a set of numbers, stored as ascending ranges with gaps between them.
 type ranges []struct{ first, last int64 }
 
 // add adds a number.
@@ -178,7 +178,7 @@ func (r ranges) last() int64 {
 	return r[len(r)-1].last
 }
 
-// find returns the index of the range with a number, or where one would be inserted.
+// find returns the index of the range that contains a number, or where one would be inserted.
 func (r ranges) find(n int64) (int, bool) {
 	return slices.BinarySearchFunc(r, n, func(one struct{ first, last int64 }, n int64) int {
 		switch {

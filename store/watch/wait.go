@@ -17,8 +17,9 @@ func RecordKey(id string) EventKey { return EventKey{Name: id} }
 // ProgramKey returns the key of the changes of a program itself, such as its deletion.
 func ProgramKey(id string) EventKey { return EventKey{ProgramID: id} }
 
-// Waiter is a request that waits for events. C receives when there may be some, or when the request may
-// have become invalid. Waiters are registered by key, and a commit looks only at those of its own keys.
+// Waiter is a request that waits for events. C receives when there may be some, or when the request
+// may have become invalid. Waiters are registered by key, and a commit checks only those of its own
+// keys.
 type Waiter struct {
 	C <-chan struct{}
 
@@ -31,7 +32,7 @@ type Waiter struct {
 // Changed reports whether a program or record of the waiter's keys may have changed since the last call.
 func (w *Waiter) Changed() bool { return w.changed.Swap(false) }
 
-// Await returns a waiter for some keys. What is committed from now on wakes it.
+// Await returns a waiter for some keys. Later commits wake it.
 func (ws *Watchers) Await(keys ...EventKey) *Waiter {
 	c := make(chan struct{}, 1)
 	w := &Waiter{C: c, c: c, keys: keys, watchers: ws}

@@ -16,7 +16,7 @@ func awake(w *Waiter) bool {
 }
 
 // A commit wakes the waiters for its events, for any event of their programs, and no others. A closed
-// one leaves nothing.
+// waiter leaves nothing.
 func TestAwait(t *testing.T) {
 	var ws Watchers
 	named := ws.Await(ProgramKey("p"), EventKey{"p", "a"}, EventKey{"p", "b"})
@@ -58,7 +58,8 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// What a commit pays for 10,000 idle waiters of other programs and names.
+// BenchmarkPublishedIdle measures the cost of a commit with 10,000 idle waiters of other programs
+// and names.
 func BenchmarkPublishedIdle(b *testing.B) {
 	for _, waiters := range []int{0, 10_000} {
 		b.Run(map[bool]string{true: "none", false: "10000"}[waiters == 0], func(b *testing.B) {

@@ -1,5 +1,5 @@
-// Package watch notifies those that wait for commits: of what has changed, and of the first attempt of a
-// delivery.
+// Package watch notifies watchers of commits of what has changed, and waiting requests of the first
+// attempt of a delivery.
 package watch
 
 import (
@@ -17,15 +17,15 @@ type EventKey struct{ ProgramID, Name string }
 // of programs, event types and subscriptions.
 type Changes struct {
 	Events        map[EventKey]int64  // the newest seq for each key
-	Subscriptions map[string]struct{} // ids of subscriptions that were created, changed or deleted
-	Queued        map[string]struct{} // ids of subscriptions with a newly queued delivery, such as a ping
-	Programs      map[string]struct{} // ids of programs whose name or limits changed
+	Subscriptions map[string]struct{} // IDs of subscriptions that were created, changed or deleted
+	Queued        map[string]struct{} // IDs of subscriptions with a newly queued delivery, such as a ping
+	Programs      map[string]struct{} // IDs of programs whose name or limits changed
 	Alerts        bool                // an alert is to be sent
-	AlertSends    bool                // an attempt to send one to a channel has ended
+	AlertSends    bool                // an attempt to send an alert to a channel has ended
 	Incidents     bool                // an incident was opened or closed
 
 	// Deliveries are the nums of at most MaxChanged deliveries that were stored or
-	// changed; 0 stands for unnamed ones. Only for WatchDeliveries.
+	// changed; 0 stands for any deliveries. Only for WatchDeliveries.
 	Deliveries map[int64]struct{}
 }
 
@@ -38,7 +38,7 @@ type Watcher struct {
 	C <-chan struct{}
 
 	c          chan struct{}
-	deliveries bool // it receives changes of deliveries, and no others
+	deliveries bool // it receives only changes of deliveries
 	mu         sync.Mutex
 	changes    Changes
 	watchers   *Watchers
@@ -50,21 +50,21 @@ type ProbeResult struct {
 	Attempt    webhook.Attempt
 }
 
-// Watchers are the goroutines that wait for something in the store.
+// Watchers are the goroutines that wait for changes in the store.
 type Watchers struct {
 	mu      sync.Mutex
 	all     []*Watcher
-	results map[string]chan webhook.Attempt // by delivery id, buffered for one
-	probes  map[string][]chan<- ProbeResult // by subscription id, each buffered for one
+	results map[string]chan webhook.Attempt // by delivery ID, buffered for one
+	probes  map[string][]chan<- ProbeResult // by subscription ID, each buffered for one
 
 	deliveries atomic.Int64 // how many of all watch deliveries
 
 	waitMu  sync.Mutex
 	waiters map[EventKey][]*Waiter
-	waiting atomic.Int64 // how many waiters there are
+	waiting atomic.Int64 // number of waiters
 }
 
-// Watch returns a watcher of all changes from now on: of those of deliveries, or of all others.
+// Watch returns a watcher of all later changes: of deliveries only, or of everything else.
 func (ws *Watchers) Watch(deliveries bool) *Watcher {
 	c := make(chan struct{}, 1)
 	w := &Watcher{C: c, c: c, deliveries: deliveries, watchers: ws}
@@ -118,7 +118,7 @@ func (ws *Watchers) notifyKind(deliveries bool, change func(*Changes)) {
 		w.mu.Unlock()
 		select {
 		case w.c <- struct{}{}:
-		default: // it has not received the last notification yet
+		default: // it has yet to receive the last notification
 		}
 	}
 }
@@ -153,8 +153,8 @@ func (ws *Watchers) Queued(subscriptionID string) {
 	ws.Notify(func(c *Changes) { put(&c.Queued, subscriptionID) })
 }
 
-// DeliveriesChanged notifies the watchers of deliveries, those too that began to watch after the
-// writes. Without such watchers it costs one atomic load.
+// DeliveriesChanged notifies the watchers of deliveries, including those that started to watch
+// after the writes. Without such watchers it costs one atomic load.
 func (ws *Watchers) DeliveriesChanged(nums []int64) {
 	if len(nums) == 0 || ws.deliveries.Load() == 0 {
 		return
@@ -236,8 +236,8 @@ func (ws *Watchers) AwaitProbe(subscriptionID string) (<-chan ProbeResult, func(
 	}
 }
 
-// Probed sends the result of a probe to those that wait for it, and closes their channels; r is
-// nil if no probe will be made.
+// Probed sends the result of a probe to the goroutines that wait for it, and closes their
+// channels; r is nil if no probe will be made.
 func (ws *Watchers) Probed(subscriptionID string, r *ProbeResult) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

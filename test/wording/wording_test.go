@@ -38,6 +38,15 @@ var unwanted = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
 	`the log has`, `limit of invalid tokens`, `the log of the (service|endpoint|source|kernel)`, // wording: the list
 }, "|") + `)\b`)
 
+// vague are phrases that comments of Go code used in place of a noun. Pages and records may use them.
+var vague = regexp.MustCompile(`(?i)\b(` + strings.Join([]string{
+	`(some|any|every)body`, `those too`, `what is left of`, `that (is|are) gone`, `the (least|most) that`, // wording: the list
+}, "|") + `)\b`)
+
+// lowerID matches id where prose says ID: after an article or the like, or in the plural. A comment may begin
+// with the name of the variable or function that it describes.
+var lowerID = regexp.MustCompile(`\b(?:[Aa]n|[Tt]he|[Ii]ts|[Tt]heir|whose|by|no|this|that|same|new|random) id\b|\b[a-zA-Z]+,? ids\b`)
+
 // finding is a line that breaks a rule.
 type finding struct {
 	file string
@@ -136,7 +145,12 @@ func checkGo(name string, text []byte) (all []finding) {
 			continue
 		}
 		first := file.Line(pos)
-		for _, at := range unwanted.FindAllStringIndex(literal, -1) {
+		found := unwanted.FindAllStringIndex(literal, -1)
+		if tok == token.COMMENT {
+			found = append(found, vague.FindAllStringIndex(literal, -1)...)
+			found = append(found, lowerID.FindAllStringIndex(literal, -1)...)
+		}
+		for _, at := range found {
 			line := first + strings.Count(literal[:at[0]], "\n")
 			if !bytes.Contains(lines[line-1], []byte(exception)) {
 				all = append(all, finding{name, line, fmt.Sprintf("%q", literal[at[0]:at[1]])})
@@ -287,9 +301,12 @@ func TestFindings(t *testing.T) {
 		{"one line", "a.md", strings.Repeat("word ", 40) + "\n\nNext.\n", nil},
 		{"a list", "a.md", "- one\n- two\n", nil},
 		{"code", "a.md", "```\na\nb\n```\n\n    c\n    d\n", nil},
-		{"even", "a.js", "// kept, also after a crash\n", []string{`a.js:1: "also after"`}},                          // wording: planted
-		{"per", "a.js", "// at most 6 a minute\n", []string{`a.js:1: "6 a minute"`}},                                 // wording: planted
-		{"chain", "a.go", "package a\n\n// The page of a delivery.\n", []string{`a.go:3: "The page of a delivery"`}}, // wording: a case
+		{"even", "a.js", "// kept, also after a crash\n", []string{`a.js:1: "also after"`}},                                    // wording: planted
+		{"per", "a.js", "// at most 6 a minute\n", []string{`a.js:1: "6 a minute"`}},                                           // wording: planted
+		{"chain", "a.go", "package a\n\n// The page of a delivery.\n", []string{`a.go:3: "The page of a delivery"`}},           // wording: a case
+		{"vague", "a.go", "package a\n\n// The most that counts.\nvar a = `those too`\n", []string{`a.go:3: "The most that"`}}, // wording: a case
+		{"ID in a comment", "a.go", "package a\n\n// ids returns the ids of all, by id.\nvar a = `an id`\n", // wording: a case
+			[]string{`a.go:3: "the ids"`, `a.go:3: "by id"`}},
 		{"ID", "a.md", "The ids and [an id](a.md#the-id).\n", []string{`a.md:1: "ids" in prose, want ID`}},
 		{"ID in code", "a.md", "`id` and `a.id`\n\n```\nthe id\n```\n", nil},
 		{"table", "a.md", "| a | b |\n|---|---|\n", nil},

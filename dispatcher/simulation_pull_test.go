@@ -70,7 +70,9 @@ func (s *simulation) startPulls() {
 		return
 	}
 	for i, program := range simulatedPrograms[:s.plan.Programs] {
-		s.pulls.followers = append(s.pulls.followers, &follower{program: program, size: 1 + i*2}, &follower{program: program, size: 2, waits: true})
+		s.pulls.followers = append(s.pulls.followers,
+			&follower{program: program, size: 1 + i*2},
+			&follower{program: program, size: 2, waits: true})
 	}
 	for _, f := range s.pulls.followers {
 		f.reset(0)
@@ -98,7 +100,7 @@ func (s *simulation) followSubscription(sub *modelSubscription) {
 	}
 }
 
-// forgetPulls makes the followers of a program begin anew. The caller holds s.mu.
+// forgetPulls makes the followers of a program begin with its next log. The caller holds s.mu.
 func (s *simulation) forgetPulls(program string) {
 	for _, f := range s.pulls.followers {
 		if f.program == program {
@@ -298,7 +300,7 @@ func (s *simulation) follow(f *follower, run int) {
 			s.receive(f, p.Data, p.Meta.Pagination.Next)
 		}
 		s.mu.Unlock()
-		// After a wait in vain, the next settle begins another: plans sleep for hours.
+		// After a wait without events, the next settle begins another: plans sleep for hours.
 		if ended(ok && len(p.Data) > 0) {
 			return
 		}

@@ -27,7 +27,7 @@ func (s Events) Pull(ctx context.Context, programID string, sub *webhook.Subscri
 	if last := p.Events[len(p.Events)-1].Seq; s.pulled.covers(programID, last) {
 		return p, nil
 	}
-	err = s.replication.Await(ctx, s.db.Writer().Commits())
+	err = s.replication.Await(ctx, s.db.Writer().VisibleCommits())
 	if errors.Is(err, replica.ErrNotAcknowledged) {
 		err = webhook.NewError(webhook.CodeUnavailable, "The next events are stored on this host, but not in the replica yet. "+
 			"Send the request again.")

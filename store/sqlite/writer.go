@@ -66,6 +66,7 @@ type Writer struct {
 
 	corruption *corruption  // shared with the DB
 	commits    atomic.Int64 // number of committed transactions
+	committing sync.Mutex   // held from the beginning of a COMMIT until it is counted
 
 	// Owned by the leader.
 	queries      map[string]*sql.Stmt  // prepared, with result rows
@@ -302,10 +303,7 @@ func (t *Tx) transaction(batch []*Op, savepoints, hook bool) error {
 		err = t.w.refusal() // a write may have found damage
 	}
 	if err == nil {
-		err = t.Exec("COMMIT")
-	}
-	if err == nil {
-		t.w.commits.Add(1) // before any caller continues, see Commits
+		err = t.commit()
 	}
 	if err != nil {
 		// Fails if a storage error has ended the transaction already.
@@ -320,6 +318,17 @@ func (t *Tx) transaction(batch []*Op, savepoints, hook bool) error {
 	}
 	if errors.Is(err, ErrRolledBack) {
 		t.w.rollback(err)
+	}
+	return err
+}
+
+// commit ends the transaction, and counts it before any caller continues, see [Writer.Commits].
+func (t *Tx) commit() error {
+	t.w.committing.Lock()
+	defer t.w.committing.Unlock()
+	err := t.Exec("COMMIT")
+	if err == nil {
+		t.w.commits.Add(1)
 	}
 	return err
 }
@@ -433,6 +442,15 @@ func (w *Writer) EndOutage() error {
 // Commits returns the number of committed transactions. A transaction is counted before
 // the calls of its writes return.
 func (w *Writer) Commits() int64 { return w.commits.Load() }
+
+// VisibleCommits is Commits for a caller that has read the database: it includes every transaction
+// that the read has seen. A reader sees a transaction shortly before COMMIT returns, so this waits for
+// one in progress.
+func (w *Writer) VisibleCommits() int64 {
+	w.committing.Lock()
+	defer w.committing.Unlock()
+	return w.commits.Load()
+}
 
 // Conn returns the writer's connection, for PRAGMA statements. A statement on it may
 // run inside the transaction of a commit.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -439,5 +440,42 @@ func TestOverwrite(t *testing.T) {
 	file, err := os.ReadFile(path)
 	if err != nil || strings.Contains(string(file), "several pages") {
 		t.Errorf("the text is still in the file, %v", err)
+	}
+}
+
+// What a reader sees is among VisibleCommits, even between a COMMIT and its count.
+func TestVisibleCommits(t *testing.T) {
+	var w *Writer
+	began, counted := make(chan struct{}), make(chan int64, 1)
+	db, err := Open(t.Context(), Config{
+		Path: filepath.Join(t.TempDir(), "test.db"), Schema: testSchema, Readers: [...]int{2, 1, 1}, Logger: slog.New(slog.DiscardHandler),
+		Fault: func(query string, _ bool) Fault {
+			if query == "COMMIT" && w != nil {
+				if w.committing.TryLock() {
+					w.committing.Unlock()
+					t.Error("a COMMIT can be seen before it is counted")
+				}
+				go func() {
+					close(began)
+					counted <- w.VisibleCommits()
+				}()
+				<-began
+				for range 100 {
+					runtime.Gosched()
+				}
+			}
+			return NoFault
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close(nil) })
+	w = db.Writer()
+	if err := w.Do(insertItem("a")); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := <-counted, w.Commits(); got != want {
+		t.Errorf("during the COMMIT of transaction %d: got %d", want, got)
 	}
 }

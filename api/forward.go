@@ -56,6 +56,9 @@ var errForwardTimeout = errors.New("the target did not respond in time")
 // errForwardSilence ends a forwarded request whose response stops.
 var errForwardSilence = errors.New("the target stopped sending its response")
 
+// errForwardShutdown ends a forwarded wait or stream when the service shuts down.
+var errForwardShutdown = errors.New("the service is shutting down")
+
 // errForwarded ends the checks of a request that is forwarded.
 var errForwarded = errors.New("the request is forwarded")
 
@@ -160,6 +163,9 @@ func (a *API) forward(req *request) (status, size int) {
 	defer cancel(nil)
 	f.cancel = cancel
 	f.begin()
+	if f.follows() {
+		defer context.AfterFunc(a.life, func() { cancel(errForwardShutdown) })()
+	}
 	interim := 0
 	in := req.http.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) {
@@ -336,7 +342,7 @@ func (f *forwardedRequest) accept(resp *http.Response) error {
 	if events {
 		resp.Header.Set("Content-Type", mediaEvents)
 		resp.Header.Set("X-Accel-Buffering", "no")
-		resp.Body = &forwardedBody{resp.Body, f.cancel, max(f.api.timeout, 2*streamIdle), maxForwardedBody}
+		resp.Body = untilShutdown{&forwardedBody{resp.Body, f.cancel, max(f.api.timeout, 2*streamIdle), maxForwardedBody}, resp.Request.Context()}
 		f.req.readUntil(time.Time{})
 		f.req.writeUntil(time.Time{})
 	}
@@ -410,6 +416,20 @@ func (b *forwardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// untilShutdown is the body of a forwarded stream of events, which shutdown ends.
+type untilShutdown struct {
+	io.ReadCloser
+	ctx context.Context
+}
+
+func (b untilShutdown) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && context.Cause(b.ctx) == errForwardShutdown {
+		err = io.EOF
+	}
+	return n, err
+}
+
 // withoutTrailers is a transport whose responses have no trailers. The API sends none.
 type withoutTrailers struct{ next http.RoundTripper }
 
@@ -454,6 +474,9 @@ func (f *forwardedRequest) fail(_ http.ResponseWriter, r *http.Request, err erro
 		f.result = forwardTimeout
 		f.api.logForward(f.req, cause)
 		f.write(webhook.NewError(webhook.CodeTimeout, fmt.Sprintf("The request took longer than %s.", f.api.timeout)))
+	case cause == errForwardShutdown:
+		f.result = forwardCancelled
+		f.write(webhook.NewError(webhook.CodeUnavailable, "The service is shutting down. Try again in a few seconds."))
 	case cause != nil:
 		f.result = forwardCancelled
 		f.write(cause)

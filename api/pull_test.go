@@ -160,7 +160,13 @@ type waitingRequest struct {
 // begin sends a request in another goroutine, and returns once it is waiting.
 func (s *service) begin(target string, headers ...string) *waitingRequest {
 	s.t.Helper()
-	before := s.waitingNow()
+	return s.beginIn("acme", target, headers...)
+}
+
+// beginIn is begin with the token of another program.
+func (s *service) beginIn(programID, target string, headers ...string) *waitingRequest {
+	s.t.Helper()
+	before := s.api.waiting.Count(programID)
 	ctx, quit := context.WithCancel(s.t.Context())
 	r := httptest.NewRequestWithContext(ctx, "GET", target, nil)
 	r.Header.Set("Authorization", "Bearer "+s.token)
@@ -172,7 +178,7 @@ func (s *service) begin(target string, headers ...string) *waitingRequest {
 		defer close(wr.done)
 		s.api.ServeHTTP(wr.w, r)
 	}()
-	for s.waitingNow() == before {
+	for s.api.waiting.Count(programID) == before {
 		select {
 		case <-wr.done:
 			s.t.Fatalf("the request did not wait: %d %s", wr.w.Code, wr.w.Body)

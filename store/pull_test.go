@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store/datadir"
+	"service/store/schema"
 	"service/webhook"
 )
 
@@ -140,6 +141,56 @@ func TestPullAfterRestore(t *testing.T) {
 	wantSeqs(t, "from a cursor that was not", got, 4, 5, 6)
 	got, _, _ = pull(t, s, &sub, "p", "", end)
 	wantSeqs(t, "at the end", got)
+}
+
+// A log keeps its newest 100 epochs. A cursor of one that was dropped continues at the beginning, since
+// those that followed it may have given out any of its seqs again.
+func TestPullAfterManyEpochs(t *testing.T) {
+	s := open(t)
+	program(t, s, "p")
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+	log := func(cursor string) (seqs []int64, next string) {
+		p, err := s.Events().Pull(t.Context(), "p", nil, withCursor(query(t, webhook.EventLog, "sort=received_at"), cursor))
+		must(t, err)
+		for i := range p.Events {
+			seqs = append(seqs, p.Events[i].Seq)
+		}
+		return seqs, p.Next
+	}
+	begin := func() {
+		for _, q := range []string{schema.BeginEpochs, schema.DropEpochs} {
+			must(t, s.writer.do(func(t *tx) error { return t.Exec(q, "p") }))
+		}
+	}
+	_, first := log("")
+	begin() // at the head 3, but with fewer events, as after the restore of an older copy
+	must(t, s.writer.do(func(t *tx) error { return t.Exec("UPDATE log_epochs SET head = 1") }))
+	_, second := log("")
+	for range 99 {
+		begin()
+	}
+	got, _ := log(first)
+	wantSeqs(t, "after 100 epochs, from the first one", got, 2, 3)
+	got, _ = log(second)
+	wantSeqs(t, "from the second one", got)
+	begin()
+	got, _ = log(first)
+	wantSeqs(t, "after 101 epochs, from the first one", got, 1, 2, 3)
+	got, _ = log(second)
+	wantSeqs(t, "from the second one, which was dropped", got, 1, 2, 3)
+	_, last := log("")
+	got, _ = log(last)
+	wantSeqs(t, "from the last one", got)
+	for range 50 {
+		begin()
+	}
+	got, _ = log(last)
+	wantSeqs(t, "after 50 more, from the one that was the last", got)
+	for range 150 {
+		begin()
+	}
+	got, _ = log(last)
+	wantSeqs(t, "after 200 more, from the one that was the last", got, 1, 2, 3)
 }
 
 // A cursor stays valid in an imported program, which starts an epoch, and only there.

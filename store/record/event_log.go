@@ -68,7 +68,7 @@ func (all logEpochs) resolve(of logEpoch, seq int64) int64 {
 const (
 	selectLog = "SELECT p.log_key, coalesce((SELECT min(seq) FROM events WHERE program_id = p.id), 0), " +
 		"coalesce((SELECT max(seq) FROM events WHERE program_id = p.id), 0) FROM programs p WHERE p.id = ?1"
-	selectEpochs = "SELECT id, head FROM log_epochs WHERE program_id = ? ORDER BY num"
+	selectEpochs = "SELECT num, id, head FROM log_epochs WHERE program_id = ? ORDER BY num"
 
 	// ?1 is the program, ?2 the subscription, ?3 the seqs of a page.
 	selectLogEvents = `SELECT e.seq, e.id, e.name, e.received_at, e.json, coalesce(
@@ -99,11 +99,19 @@ func (v *view) log(programID string) (l log, err error) {
 		return l, sqlite.NoRows(err, webhook.NoProgram(programID))
 	}
 	l.epochs = logEpochs{{}}
+	rows := 0
 	err = v.Each(selectEpochs, []any{programID}, func(scan func(...any) error) error {
-		e := logEpoch{parent: l.epochs[len(l.epochs)-1].id}
-		err := scan(&e.id, &e.head)
+		var e logEpoch
+		var num int64
+		if err := scan(&num, &e.id, &e.head); err != nil {
+			return err
+		}
+		e.parent = l.epochs[len(l.epochs)-1].id
+		if rows++; rows == 1 && num > 1 { // those before it were dropped, with their heads
+			l.epochs, e.parent = nil, e.id
+		}
 		l.epochs = append(l.epochs, e)
-		return err
+		return nil
 	})
 	return l, err
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,8 +29,9 @@ import (
 )
 
 var (
-	moveKills  = flag.Int("crash.move-kills", 3, "how often TestMoveKilled kills one of the installations")
-	moveEvents = flag.Int("crash.move-events", 3_000, "how many events TestMoveKilled publishes before the first move")
+	moveKills   = flag.Int("crash.move-kills", 3, "how often TestMoveKilled kills one of the installations")
+	pulledMoves = flag.Int("crash.moves", 3, "how often TestPulledMoves moves the program")
+	moveEvents  = flag.Int("crash.move-events", 3_000, "how many events TestMoveKilled publishes before the first move")
 )
 
 const (
@@ -95,7 +98,7 @@ func (r *moveReceivers) missing(accepted []int) (n int) {
 	defer r.mu.Unlock()
 	for _, number := range accepted {
 		for i := range r.events {
-			if !r.events[i][number] {
+			if r.events[i] != nil && !r.events[i][number] {
 				n++
 			}
 		}
@@ -165,19 +168,25 @@ type moveTest struct {
 	in        [2]*installation
 	token     string
 	receivers *moveReceivers
+	pullers   *harness.Pullers
 
 	mu       sync.Mutex
 	accepted []int
+	sent     map[string]bool // ids of events
 }
 
 // publish publishes a batch until an installation accepts it.
 func (m *moveTest) publish(ctx context.Context, first, count int) {
 	events := make([]map[string]any, count)
+	m.mu.Lock()
 	for i := range events {
+		id := uuid.NewString()
+		m.sent[id] = true
 		events[i] = map[string]any{
-			"id": uuid.NewString(), "name": harness.NumberedEvent, "version": "1", "content_id": first + i, "channel_ids": []int{11},
+			"id": id, "name": harness.NumberedEvent, "version": "1", "content_id": first + i, "channel_ids": []int{11},
 		}
 	}
+	m.mu.Unlock()
 	for try := 0; ctx.Err() == nil; try++ {
 		in := m.in[try%2]
 		status, err := in.Call(ctx, m.token, "POST", in.base+"/v2/events", map[string]any{"events": events}, nil)
@@ -193,8 +202,35 @@ func (m *moveTest) publish(ctx context.Context, first, count int) {
 			m.t.Errorf("publish: status %d", status)
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
+		harness.Pause(ctx, 20*time.Millisecond)
 	}
+}
+
+// pull attaches pullers. Half of them use one installation, whichever has the program, so that their
+// requests are forwarded; the others change to the other one after an error.
+func (m *moveTest) pull(subscription string) {
+	m.t.Helper()
+	m.pullers = harness.NewPullers(m.t, func(ctx context.Context, puller, try int) (string, bool) {
+		n := puller / 2
+		if puller%2 == 1 {
+			n += try
+		}
+		return m.in[n%2].base, ctx.Err() == nil
+	})
+	// Until the program has arrived, its token is not known there.
+	m.pullers.Tolerates = func(status int) bool { return status == http.StatusUnauthorized }
+	m.pullers.Follow(
+		harness.PulledLog{Name: "the program", Token: m.token},
+		harness.PulledLog{Name: "a subscription", Token: m.token, Path: "/v2/webhooks/subscriptions/" + subscription + "/events"},
+		harness.FilteredLog(m.in[0].Instance, m.token, harness.Listen(m.t, http.NotFoundHandler()), harness.NumberedEvent),
+	)
+}
+
+// checkPulled ends the pullers and compares what they saw with the log.
+func (m *moveTest) checkPulled(survived string) {
+	m.t.Helper()
+	m.pullers.Finish()
+	m.pullers.Check(survived, func(id string) bool { return m.sent[id] }, false)
 }
 
 // owner waits until the program is active in one installation, and returns which.
@@ -261,21 +297,55 @@ func (m *moveTest) move(from int) (p *moveProgress, done <-chan error) {
 	return p, ended
 }
 
+// newMoveTest starts two installations, one of which has the program with subscriptions.
+func newMoveTest(t *testing.T, subscriptions int) (m *moveTest, subs []string) {
+	m = &moveTest{t: t, receivers: &moveReceivers{t: t}, sent: make(map[string]bool)}
+	m.in[0] = newInstallation(t, harness.Build(t))
+	m.in[1] = newInstallation(t, renamedSender(t, harness.Build(t)))
+	m.token = m.in[0].Token("acme")
+	for i := range subscriptions {
+		subs = append(subs, m.in[0].Subscribe(m.token, harness.Subscription{
+			URL: harness.Listen(t, m.receivers.handler(i)), Events: harness.Events(harness.NumberedEvent),
+		}))
+	}
+	return m, subs
+}
+
+// TestPulledMoves moves a program between two installations while its events are published and pulled:
+// no event is skipped or repeated, whichever installation a puller asks.
+func TestPulledMoves(t *testing.T) {
+	n := harness.Drill(t, 1, *pulledMoves)
+	m, subs := newMoveTest(t, 2)
+	m.pull(subs[0])
+	ctx, stop := context.WithCancel(t.Context())
+	var publishing sync.WaitGroup
+	publishing.Go(func() {
+		for next := 1; ctx.Err() == nil; next += 2 {
+			m.publish(ctx, next, 2)
+			harness.Pause(ctx, 20*time.Millisecond)
+		}
+	})
+	defer publishing.Wait()
+	defer stop()
+	for range n {
+		m.pullers.AwaitSights(100+rand.IntN(300), nil)
+		m.pullers.Strike()
+		m.moveAlive()
+	}
+	m.pullers.AwaitSights(300, nil)
+	stop()
+	publishing.Wait()
+	m.checkPulled(fmt.Sprint(n, " moves"))
+	m.awaitAll()
+}
+
 // TestMoveKilled moves a program with retries and a replay in progress between two installations,
 // and kills both at random moments. No accepted event is lost, none is sent more than 5 times, and
 // the two never send at the same time. By hand: -crash.move-kills 20 -crash.move-events 100000.
 func TestMoveKilled(t *testing.T) {
 	harness.Long(t)
-	m := &moveTest{t: t, receivers: &moveReceivers{t: t}}
-	m.in[0] = newInstallation(t, harness.Build(t))
-	m.in[1] = newInstallation(t, renamedSender(t, harness.Build(t)))
-	m.token = m.in[0].Token("acme")
-	var subs []string
-	for i := range moveSubscriptions {
-		subs = append(subs, m.in[0].Subscribe(m.token, harness.Subscription{
-			URL: harness.Listen(t, m.receivers.handler(i)), Events: harness.Events(harness.NumberedEvent),
-		}))
-	}
+	m, subs := newMoveTest(t, moveSubscriptions)
+	m.pull(subs[0])
 	next := 1
 	for ; next <= *moveEvents; next += 100 {
 		m.publish(t.Context(), next, 100)
@@ -309,7 +379,11 @@ func TestMoveKilled(t *testing.T) {
 	moves++
 	stop()
 	publishing.Wait()
+	m.checkPulled(fmt.Sprint(moves, " moves with ", *moveKills, " kills"))
 	m.awaitAll()
+	if took := slices.Max(frozen); took > maxFrozen {
+		t.Errorf("the program was frozen for %v, want at most %v", took, maxFrozen)
+	}
 	r := m.receivers
 	if got := len(r.senders) - 1; got > moves {
 		t.Errorf("the sender changed %d times in %d moves: %v", got, moves, r.senders)
@@ -354,6 +428,7 @@ func (m *moveTest) killed(kill, typical int) bool {
 		ended = true
 	}
 	which := rand.IntN(2)
+	m.pullers.Strike()
 	m.in[which].Kill(m.in[which].Last())
 	m.in[which].MustStart()
 	release()
@@ -375,9 +450,6 @@ func (m *moveTest) moveAlive() time.Duration {
 		m.t.Logf("no kill: %v: %s", err, p)
 		switch {
 		case err == nil:
-			if took := p.took(); took > maxFrozen {
-				m.t.Errorf("the program was frozen for %v, want at most %v", took, maxFrozen)
-			}
 			return p.took()
 		case try == 5 || !strings.Contains(p.String(), "the program was frozen for"):
 			m.t.Fatalf("move: %v", err)

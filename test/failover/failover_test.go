@@ -56,8 +56,10 @@ func TestFailOver(t *testing.T) {
 			t.Parallel()
 			f := newFailOver(t, binary, end.flags...)
 			f.createEventType()
+			f.pull()
 			f.publish(50)
 			struck := time.Now()
+			f.pullers.Strike()
 			end.strike(t, f)
 			f.check(struck, end.name == "stopped", end.flags != nil)
 		})
@@ -93,6 +95,8 @@ type failOver struct {
 	token   string
 	// platform is the token for createEventType, "" without that.
 	platform string
+	pullers  *harness.Pullers // nil without pull
+	lag      atomic.Int64     // how long the S3 server takes for a file of changes
 
 	mu       sync.Mutex
 	acked    map[string]time.Time   // event ID → when it was acknowledged
@@ -123,6 +127,13 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 		if f.slow.Load() && r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/0000/") && f.slowed.Add(1) <= slowFiles {
 			select {
 			case <-time.After(lease() * 2 / 3):
+			case <-r.Context().Done():
+				return
+			}
+		}
+		if lag := f.lag.Load(); lag > 0 && r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/0000/") {
+			select {
+			case <-time.After(time.Duration(lag)):
 			case <-r.Context().Done():
 				return
 			}
@@ -545,6 +556,8 @@ func (f *failOver) check(struck time.Time, orderly, replicated bool) {
 		}
 		return true
 	})
+	f.pullers.Finish()
+	f.pullers.Check("a takeover", nil, !orderly && !replicated)
 	f.one.MustStop(f.primary)
 	f.two.MustStop(f.standby)
 	f.checkSent()

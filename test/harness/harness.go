@@ -20,6 +20,7 @@
 package harness
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -66,6 +67,14 @@ var slowness = sync.OnceValue(func() float64 {
 	}
 	return factor
 })
+
+// Pause lets the load of a test wait between two requests, at most until ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
 
 // WaitFor waits until condition returns true, and fails the test if that takes
 // longer than [Timeout]. what completes the sentence "timed out waiting for".

@@ -261,6 +261,13 @@ func (in *Instance) AwaitURL(ctx context.Context) (string, bool) {
 	}
 }
 
+// Serving returns the URL of the ready process, "" without one.
+func (in *Instance) Serving() string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.url
+}
+
 // URL returns the base URL of the ready process. It fails the test if none is.
 func (in *Instance) URL() string {
 	in.TB.Helper()

@@ -61,6 +61,7 @@ type Chaos struct {
 	UnreliableDisk bool
 
 	tb       testing.TB
+	base     string        // URL of the receivers
 	repaired chan struct{} // closed when the hanging receivers may respond
 
 	mu         sync.Mutex
@@ -95,14 +96,14 @@ func New(tb testing.TB, binary, data string, flags ...string) *Chaos {
 	c.Rand = rand.New(rand.NewPCG(c.Seed, 0))
 	c.Instance = harness.NewInstance(tb, binary, data, append(flags, "--retry-schedule", "20ms,40ms,80ms,160ms", "--attempt-timeout", "500ms",
 		"--max-in-flight", fmt.Sprint(maxInFlight), "--max-subscriptions", "0", "--batch-size", "200", "--grace", "2s", "--log-level", "warn")...)
-	base := harness.Listen(tb, c)
+	c.base = harness.Listen(tb, c)
 	for _, id := range []string{"acme", "beta"} {
 		c.Programs = append(c.Programs, &Program{ID: id, Token: c.Instance.Token(id), Subscriptions: make(map[string]string)})
 	}
 	c.Instance.MustStart()
 	for _, p := range c.Programs {
 		for kind, names := range wantedBy {
-			p.Subscriptions[kind] = c.Instance.Subscribe(p.Token, harness.Subscription{URL: base + "/" + p.ID + "/" + kind,
+			p.Subscriptions[kind] = c.Instance.Subscribe(p.Token, harness.Subscription{URL: c.base + "/" + p.ID + "/" + kind,
 				Events: harness.Events(names...)})
 		}
 	}

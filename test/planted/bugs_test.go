@@ -175,7 +175,7 @@ var bugs = []bug{
 		{"store/delivered.go", "case success && counted <= old:", "case completed && counted <= old:"},
 	}},
 	{"a replay skips an event where a delivery is full", []edit{
-		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.until)\n"},
+		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.Until)\n"},
 	}},
 	{"a bulk cancellation takes what is newer than its plan", []edit{
 		{"store/bulk.go", "min(f.High, upto+1)", "f.High"},

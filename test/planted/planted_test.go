@@ -102,7 +102,7 @@ func all() []*bug {
 }
 
 // testBugs returns the bugs that other tests must find.
-func testBugs() []testBug { return slices.Concat(failoverBugs, raceBugs, filterBugs) }
+func testBugs() []testBug { return slices.Concat(failoverBugs, raceBugs, filterBugs, pullBugs) }
 
 // TestPlantedBugs builds the tests with all bugs. With each bug selected, the simulation or the
 // bug's own test must fail. With none selected, all must pass.

@@ -450,7 +450,7 @@ func (e *erasure) finish() error {
 		delete(t.w.heads, e.programID)
 		e.s.metrics.forget(e.programID)
 		e.s.tail.Forget(e.programID)
-		e.s.pulled.forget(e.programID)
+		e.s.pulled.Forget(e.programID)
 		if err := t.Exec("DELETE FROM programs WHERE id = ?", e.programID); err != nil {
 			return err
 		}
@@ -466,7 +466,7 @@ func (e *erasure) empty() error {
 	return e.steps.write(e.ctx, func(t *tx) error {
 		delete(t.w.heads, e.programID)
 		e.s.tail.Forget(e.programID)
-		e.s.pulled.forget(e.programID)
+		e.s.pulled.Forget(e.programID)
 		state := t.state(e.programID)
 		if state.phase != phaseLeaving || state.out.id != e.moved {
 			return nil

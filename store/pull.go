@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"service/store/record"
 	"service/store/replica"
@@ -24,16 +23,17 @@ func (s Events) Pull(ctx context.Context, programID string, sub *webhook.Subscri
 	if err != nil || len(p.Events) == 0 || s.replication == nil || s.replication.AcknowledgeTimeout() == 0 {
 		return p, err
 	}
-	if last := p.Events[len(p.Events)-1].Seq; s.pulled.covers(programID, last) {
+	if s.pulled.Covered(s.replication, programID, p.Events[len(p.Events)-1].Seq) {
 		return p, nil
 	}
-	err = s.replication.Await(ctx, s.db.Writer().VisibleCommits())
+	commits := s.db.Writer().Commits()
+	err = s.replication.Await(ctx, commits)
 	if errors.Is(err, replica.ErrNotAcknowledged) {
 		err = webhook.NewError(webhook.CodeUnavailable, "The next events are stored on this host, but not in the replica yet. "+
 			"Send the request again.")
 	}
 	if err == nil {
-		s.pulled.add(programID, p.Newest)
+		s.pulled.Add(programID, p.Newest, commits)
 	}
 	return p, err
 }
@@ -53,31 +53,4 @@ func (s Events) Await(programID, tokenID string, sub *webhook.Subscription, q *w
 		keys = append(keys, watch.EventKey{ProgramID: programID, Name: name})
 	}
 	return s.watchers.Await(keys...)
-}
-
-// pulled caches, per pulled log, the seq up to which the replica contains it.
-type pulled struct {
-	mu    sync.Mutex
-	heads map[string]int64
-}
-
-func (p *pulled) covers(programID string, seq int64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return seq <= p.heads[programID]
-}
-
-func (p *pulled) add(programID string, seq int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.heads == nil {
-		p.heads = make(map[string]int64)
-	}
-	p.heads[programID] = max(p.heads[programID], seq)
-}
-
-func (p *pulled) forget(programID string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.heads, programID)
 }

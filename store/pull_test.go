@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -215,4 +216,32 @@ func TestPullAfterImport(t *testing.T) {
 	program(t, s, "p")
 	_, err = s.Events().Pull(t.Context(), "p", nil, withCursor(query(t, webhook.EventLog, "sort=received_at"), mid))
 	wantCode(t, err, webhook.CodeInvalid)
+}
+
+// With AcknowledgeTimeout a page waits again once the replica may have lost what it had, which resets
+// what is known of it, even for events that an earlier page has shown.
+func TestPullAfterReplicaReset(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(t.Context(), Config{
+		Dir: dir, Replica: fileReplica(t, dir, filepath.Join(t.TempDir(), "replica")), AcknowledgeTimeout: time.Minute, Logger: testLogger(t),
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Replica().Run(ctx) }()
+	program(t, s, "p")
+	sub := subscribe(t, s, "p", "content_updated")
+	_, start, _ := pull(t, s, &sub, "p", "", "")
+	publish(t, s, "p", "content_updated")
+	got, _, _ := pull(t, s, &sub, "p", "", start)
+	wantSeqs(t, "in the replica", got, 1)
+	stop()
+	must(t, <-done)
+	got, _, _ = pull(t, s, &sub, "p", "", start)
+	wantSeqs(t, "known to be in the replica", got, 1)
+
+	s.replication.Acknowledge(time.Millisecond) // nothing is known to be in the replica, as after a session
+	_, err = s.Events().Pull(t.Context(), "p", &sub, withCursor(query(t, webhook.SubscriptionLog, ""), start))
+	wantCode(t, err, webhook.CodeUnavailable)
 }

@@ -152,7 +152,7 @@ type core struct {
 	tokens   tokenCache
 	programs programCache
 	watchers watch.Watchers
-	pulled   pulled
+	pulled   replica.LogHeads // of the logs that are pulled
 }
 
 // Open locks the data directory, migrates the database if necessary and opens it. The error

@@ -145,6 +145,10 @@ func TestPullRefuses(t *testing.T) {
 	} {
 		wantFault(t, name, s.send("GET", path+"?"+c[0], ""), c[1], c[2])
 	}
+	// Names and filters may differ.
+	if r := s.send("GET", path+"?page[cursor]="+foreign, ""); !strings.Contains(r.body, "an earlier response from the log of this program") {
+		t.Errorf("another program's cursor: got %s", r.body)
+	}
 	wantFault(t, "a wait for the oldest", s.send("GET", "/v2/events?wait=5s", ""), "invalid_value", "wait")
 	wantFault(t, "a stream of the oldest", s.send("GET", "/v2/events", "", "Accept", mediaEvents), "invalid_value", "Accept")
 	wantFault(t, "another program's id", s.send("GET", path, "", "Accept", mediaEvents, lastEventID, foreign), "invalid_format", lastEventID)

@@ -193,7 +193,10 @@ func (f *logFeed) start(l *log, atEnd bool) (int64, error) {
 	case f.Query.Cursor != "":
 		at := make([]int64, 4)
 		if err := l.key.ParseCursor(f.Scope, f.Query.Cursor, at); err != nil {
-			return 0, err
+			return 0, webhook.Invalid(webhook.Validation{
+				Code: webhook.InvalidFormat, Parameter: "page[cursor]",
+				Detail: "must be meta.pagination.next or the id of a streamed event, of an earlier response from the log of this program",
+			})
 		}
 		return max(f.Low, min(l.epochs.resolve(logEpoch{at[0], at[1], at[2]}, at[3]), l.newest)), nil
 	case f.Low == 0 && atEnd && f.Query.Ranges["received_at"].From.IsZero():

@@ -1,7 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -22,6 +24,17 @@ func (r eventRecord) appendJSON(dst []byte) []byte {
 	dst = append(dst, `,"received_at":"`...)
 	dst = append(dst, webhook.FormatTime(r.ReceivedAt)...)
 	return append(dst, `"}`...)
+}
+
+// DeliveredEvent returns the JSON of an event as deliveries contain it, byte for byte, from its record
+// in the API, and whether that is one.
+func DeliveredEvent(record []byte) ([]byte, bool) {
+	// The event is not parsed, so its fields may contain the same text, but only before the last one.
+	end := bytes.LastIndex(record, []byte(`,"seq":`))
+	if end < 0 {
+		return nil, false
+	}
+	return append(slices.Clone(record[:end]), '}'), true
 }
 
 // eventRecords is an array of events.

@@ -1,12 +1,15 @@
 package api
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"service/store"
 	"service/webhook"
 )
 
@@ -214,5 +217,28 @@ func TestEventIDInCapitals(t *testing.T) {
 		if r := s.send("GET", "/v2/events/"+path, ""); r.status != 200 {
 			t.Errorf("%s: got %d %s", path, r.status, r.body)
 		}
+	}
+}
+
+// The event of a delivery can be had from each record of it, whatever its fields contain.
+func TestDeliveredEvent(t *testing.T) {
+	for _, event := range []string{
+		`{"id":"a","name":"n"}`, `{"id":"a", "x":{"y" : 1e2,"é":"\u00e9"}}`, `{"text":",\"seq\":7,","seq":7,"seq_":{"a":1,"seq":8}}`,
+		`{"a":1,"seq":1,"received_at":"2026-03-14T08:24:57.901Z","delivery_status":"none"}`,
+	} {
+		e := webhook.Event{JSON: []byte(event), Seq: 12, ReceivedAt: time.Now()}
+		page := &store.LogPage{Events: []webhook.Event{e}}
+		page.Statuses = append(page.Statuses, "waiting")
+		for _, record := range [][]byte{eventRecord{&e}.appendJSON(nil), logRecords{page}.append(nil, 0)} {
+			if !json.Valid(record) {
+				t.Errorf("%s is not JSON", record)
+			}
+			if got, ok := DeliveredEvent(record); !ok || string(got) != event {
+				t.Errorf("%s: got %s, %t, want %s", record, got, ok, event)
+			}
+		}
+	}
+	if got, ok := DeliveredEvent([]byte(`{"id":"a"}`)); ok {
+		t.Errorf("got %s of another record", got)
 	}
 }

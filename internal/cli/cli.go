@@ -50,7 +50,7 @@ type commands struct {
 	Serve       serveCmd       `cmd:"" group:"run" help:"Run the service, with the API, the admin UI and webhook delivery."`
 	Promote     promoteCmd     `cmd:"" group:"run" help:"Make this standby the primary. Waits until the primary's lease has ended; --force does not wait."`
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
-	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive webhooks during development: print each delivery, verify its signature, respond."`
+	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive or pull webhooks during development: print them, verify signatures, respond, forward."`
 	Filter      filterCmd      `cmd:"" group:"publish" help:"Run filters over stored events before a subscription uses them."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Program     programCmd     `cmd:"" group:"access" help:"List, export, import, move and delete programs, the tenants of the service."`

@@ -16,9 +16,9 @@ service serve --domain hooks.example.com --acme-email ops@example.com`,
 service promote --force`,
 	"publish": `service publish events.ndjson --token-file token --ca data/ca.pem
 echo '{"name":"channel_updated","version":"1","channel_id":7}' | service publish`,
-	"listen": `service listen
-service listen --secret-file signing.secret
-service listen --forward http://127.0.0.1:3000/hook`,
+	"listen": `service listen --secret-file signing.secret
+service listen --forward http://127.0.0.1:3000/hook
+service listen --pull 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5 --token-file token --secret-file signing.secret --forward http://127.0.0.1:3000/hook`,
 	"filter test": `service filter test filters.json --program acme
 service filter test filters.json --from 2026-03-01 --token-file token --ca data/ca.pem`,
 	"token create": `service token create --program acme --user me --scope events.write

@@ -208,12 +208,20 @@ func (p *publisher) post(ctx context.Context, body []byte) error {
 		return nil
 	}
 	err = responseError(resp, b)
-	switch resp.StatusCode {
-	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
-		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	if isTemporary(resp.StatusCode) {
 		return temporaryError{err, retryAfter(resp, time.Now())}
 	}
 	return err
+}
+
+// isTemporary reports whether a retry may get another status.
+func isTemporary(status int) bool {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
 }
 
 // transportError describes an error of the transport. The error is temporary unless the

@@ -63,7 +63,13 @@ const (
 	signatureWrong     = "wrong"
 )
 
-// arrival is one received attempt of a delivery.
+// Signatures of an event that listen --pull forwards.
+const (
+	signatureMade = "signed"
+	signatureNone = "none" // no secret was given
+)
+
+// arrival is one received attempt of a delivery, or one attempt to forward an event that was pulled.
 type arrival struct {
 	ReceivedAt     string             `json:"received_at"`
 	DeliveryID     string             `json:"delivery_id"`
@@ -71,13 +77,14 @@ type arrival struct {
 	ProgramID      string             `json:"program_id"`
 	Times          int                `json:"times"` // attempts received so far, including this one
 	Events         []webhook.EventRef `json:"events"`
-	Signature      string             `json:"signature"`
+	Signature      string             `json:"signature,omitempty"` // "" for an event that is not forwarded
 	SignatureError string             `json:"signature_error,omitempty"`
-	Status         int                `json:"status"` // of the response
+	Status         int                `json:"status,omitempty"` // of the response; 0 for none
 	Note           string             `json:"note,omitempty"`
 	Body           json.RawMessage    `json:"body,omitempty"` // if it is JSON
 
-	raw []byte
+	raw    []byte
+	pulled bool
 }
 
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -170,7 +177,7 @@ func printArrival(w io.Writer, bodies bool) func(*arrival) {
 	c := painter(w)
 	return func(a *arrival) {
 		text := a.line(c) + "\n"
-		if bodies {
+		if bodies && (!a.pulled || a.Times == 1) {
 			text += a.bodyText()
 		}
 		io.WriteString(w, text)
@@ -181,8 +188,12 @@ func printArrival(w io.Writer, bodies bool) func(*arrival) {
 func (a *arrival) line(c colors) string {
 	var b strings.Builder
 	clock := a.ReceivedAt[len("2006-01-02T"):len("2006-01-02T15:04:05.000")]
-	fmt.Fprintf(&b, "%s  delivery %s", clock, terminal.Escape(or(a.DeliveryID, "without an id")))
-	fmt.Fprintf(&b, "  %s: %s", webhook.Count(len(a.Events), "event"), c.paint(bold, terminal.Escape(eventNames(a.Events))))
+	if a.pulled {
+		fmt.Fprintf(&b, "%s  event %s  %s", clock, terminal.Escape(a.Events[0].ID), c.paint(bold, terminal.Escape(a.Events[0].Name)))
+	} else {
+		fmt.Fprintf(&b, "%s  delivery %s", clock, terminal.Escape(or(a.DeliveryID, "without an id")))
+		fmt.Fprintf(&b, "  %s: %s", webhook.Count(len(a.Events), "event"), c.paint(bold, terminal.Escape(eventNames(a.Events))))
+	}
 	if a.Times > 1 {
 		fmt.Fprintf(&b, "  attempt %d", a.Times)
 	}
@@ -191,14 +202,20 @@ func (a *arrival) line(c colors) string {
 		b.WriteString("  " + c.paint(red, "signature WRONG ("+terminal.Escape(a.SignatureError)+")"))
 	case signatureUnchecked:
 		b.WriteString("  signature not verified")
-	default:
+	case signatureVerified:
 		b.WriteString("  signature verified")
+	case signatureMade:
+		b.WriteString("  signed")
+	case signatureNone:
+		b.WriteString("  not signed")
 	}
 	status := green
 	if a.Status >= 300 {
 		status = red
 	}
-	b.WriteString("  " + c.paint(status, fmt.Sprintf("→ %d", a.Status)))
+	if a.Status != 0 {
+		b.WriteString("  " + c.paint(status, fmt.Sprintf("→ %d", a.Status)))
+	}
 	if a.Note != "" {
 		fmt.Fprintf(&b, "  (%s)", terminal.Escape(a.Note))
 	}

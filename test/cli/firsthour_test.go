@@ -39,6 +39,7 @@ var typedBlocks = []struct{ file, begin, why string }{
 	{"README.md", "api /webhooks/subscriptions -d", ""},
 	{"README.md", "./service listen --secret-file", ""},
 	{"README.md", "api /events", ""},
+	{"README.md", "./service listen --pull", ""},
 	{"README.md", "api /webhooks/subscriptions/$ID/deliveries", ""},
 	{"README.md", "api /webhooks/subscriptions/$ID/ping", ""},
 	{"README.md", "./service portal-link", ""},
@@ -176,6 +177,10 @@ func TestFirstHour(t *testing.T) {
 			switch {
 			case strings.HasPrefix(block, "./service serve"):
 				h.background(block).await("API  ")
+			case strings.HasPrefix(block, "./service listen --pull"):
+				puller := h.background(block)
+				puller.await("content_published")
+				puller.stop()
 			case strings.HasPrefix(block, "./service listen"):
 				if receiver != nil {
 					receiver.stop()

@@ -9,15 +9,6 @@ import (
 	"service/webhook"
 )
 
-// DeliveryStatus is the state of an event for one subscription: the status of its newest delivery, or
-// success if any delivery of it succeeded, or one of the constants below.
-type DeliveryStatus string
-
-const (
-	DeliveryNone    DeliveryStatus = "none"    // it has never been in a delivery, and no delivery of it is due
-	DeliveryWaiting DeliveryStatus = "waiting" // the subscription has not reached it yet
-)
-
 // LogPage is a page of a program's log in ascending order.
 type LogPage struct {
 	Events   []webhook.Event
@@ -71,19 +62,8 @@ const (
 	selectEpochs = "SELECT num, id, head FROM log_epochs WHERE program_id = ? ORDER BY num"
 
 	// ?1 is the program, ?2 the subscription, ?3 the seqs of a page.
-	selectLogEvents = `SELECT e.seq, e.id, e.name, e.received_at, e.json, coalesce(
-			(SELECT iif(s.successes > 0, 'success', s.status) FROM (
-				SELECT sum(d.status = 'success') AS successes, iif(d.status = 'failed'
-					AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num), 'retryable', d.status) AS status, max(d.num)
-				FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery
-				WHERE x.program_id = ?1 AND x.seq = e.seq AND d.subscription_id = ?2) s),
-			CASE WHEN coalesce((SELECT r.last_seq FROM delivered r WHERE r.subscription_id = ?2 AND r.name = e.name AND r.first_seq <= e.seq
-				ORDER BY r.first_seq DESC LIMIT 1), 0) >= e.seq THEN 'success'
-			WHEN e.seq > (SELECT seq FROM cursors WHERE subscription_id = ?2) AND EXISTS (
-				SELECT 1 FROM interests i WHERE i.subscription_id = ?2 AND i.name = e.name AND i.after_seq < e.seq
-				AND (i.until_seq IS NULL OR e.seq <= i.until_seq) AND ` + PassesFilter + `) THEN 'waiting'
-			ELSE 'none' END)
-		FROM json_each(?3) i CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value ORDER BY i.key`
+	selectLogEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json, " + deliveryState + " FROM subscriptions s CROSS JOIN json_each(?3) i " +
+		"CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value" + joinDeciding + " WHERE s.id = ?2 ORDER BY i.key"
 )
 
 // log is the state of a log as of one view.
@@ -212,14 +192,14 @@ func (p *LogPage) read(v *view, programID string, sub *webhook.Subscription, seq
 		query, args = selectLogEvents, []any{programID, sub.ID, sqlite.JSON(seqs)}
 	}
 	return v.Each(query, args, func(scan func(...any) error) error {
-		var status DeliveryStatus
+		var state DeliveryState
 		e, err := ScanEvent(v.s.dictionaries, programID, func(dest ...any) error {
 			if sub != nil {
-				dest = append(dest, &status)
+				dest = append(dest, &state)
 			}
 			return scan(dest...)
 		})
-		p.Events, p.Statuses = append(p.Events, e), append(p.Statuses, status)
+		p.Events, p.Statuses = append(p.Events, e), append(p.Statuses, state.Status)
 		return err
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/web/once"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -19,7 +20,7 @@ type accountPages struct {
 	limiter  *ratelimit.Limiter
 	hasher   *passwordHasher
 
-	challenges *challenges
+	challenges *once.Challenges
 }
 
 // passkeyPasswordField is the ID of the field for the password in the form that adds a passkey.

@@ -24,7 +24,7 @@ func (h *signInPages) checkSetup(r *request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if any || !h.setupCodes.ok(code) {
+	if any || !h.setupCodes.Valid(code) {
 		p := invalidLink()
 		if !any {
 			p.text += " To print a new link, run this on the server:"
@@ -86,7 +86,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 	if err != nil {
 		return response{}, unavailable(err)
 	}
-	h.setupCodes.clear()
+	h.setupCodes.Clear()
 	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"service/internal/ratelimit"
 	"service/store"
 	"service/store/people"
+	"service/web/once"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -158,11 +159,11 @@ func (h *signInPages) passkeyOptions(r *request) (response, error) {
 	if visitor == "" {
 		visitor = rand.Text()
 	}
-	options, _, err := w.BeginDiscoverableLogin(webauthn.WithChallenge(h.challenges.issue(challengeSignIn, visitor)))
+	options, _, err := w.BeginDiscoverableLogin(webauthn.WithChallenge(h.challenges.Issue(challengeSignIn, visitor)))
 	if err != nil {
 		return response{}, err
 	}
-	options.Response.Timeout = int(challengeLife.Milliseconds())
+	options.Response.Timeout = int(once.ChallengeLife.Milliseconds())
 	b, err := json.Marshal(options.Response)
 	if err != nil {
 		return response{}, err
@@ -209,7 +210,7 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 		return h.passkeyRefused(r, s, "This passkey is not registered here. It may have been removed. Sign in with your password."), nil
 	}
 	challenge, err := base64.RawURLEncoding.DecodeString(parsed.Response.CollectedClientData.Challenge)
-	if err != nil || !h.challenges.valid(challenge, challengeSignIn, h.visitor(r)) {
+	if err != nil || !h.challenges.Valid(challenge, challengeSignIn, h.visitor(r)) {
 		return h.passkeyRefused(r, s, "The sign-in took too long, or its page was opened in another browser. Try again."), nil
 	}
 	admin, hash, err := h.store.Admins().Get(r.Context(), p.AdminID)
@@ -222,7 +223,7 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 	}
 	find := func([]byte, []byte) (webauthn.User, error) { return passkeyUser{admin, []webhook.Passkey{p}}, nil }
 	_, _, err = w.ValidatePasskeyLogin(find, rp.ceremony(challenge), parsed)
-	if err != nil || !h.challenges.spend(challenge) {
+	if err != nil || !h.challenges.Spend(challenge) {
 		h.logPasskey(r, err)
 		return h.passkeyRefused(r, s, "The response of the passkey is not valid. Try again, or sign in with your password."), nil
 	}
@@ -335,8 +336,8 @@ func (h *accountPages) newPasskey(r *request) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	options.Response.Challenge = h.challenges.issue(challengeRegister, r.session.ID)
-	options.Response.Timeout = int(challengeLife.Milliseconds())
+	options.Response.Challenge = h.challenges.Issue(challengeRegister, r.session.ID)
+	options.Response.Timeout = int(once.ChallengeLife.Milliseconds())
 	b, err := json.Marshal(options.Response)
 	if err != nil {
 		return response{}, err
@@ -393,7 +394,7 @@ func (h *accountPages) createPasskey(r *request) (response, error) {
 		return refused("The browser sent no valid response. Start again on the page Account.")
 	}
 	challenge, err := base64.RawURLEncoding.DecodeString(parsed.Response.CollectedClientData.Challenge)
-	if err != nil || !h.challenges.valid(challenge, challengeRegister, r.session.ID) {
+	if err != nil || !h.challenges.Valid(challenge, challengeRegister, r.session.ID) {
 		return refused("It took too long, or the page was opened in another session. Start again on the page Account.")
 	}
 	admin, _, err := h.store.Admins().Get(r.Context(), p.AdminID)
@@ -408,7 +409,7 @@ func (h *accountPages) createPasskey(r *request) (response, error) {
 	state.UserID = u.WebAuthnID()
 	credential, err := w.CreateCredential(u, state, parsed)
 	if err != nil || len(credential.ID) > webhook.MaxPasskeyCredential || len(credential.PublicKey) > webhook.MaxPasskeyKey ||
-		!h.challenges.spend(challenge) {
+		!h.challenges.Spend(challenge) {
 		h.logPasskey(r, err)
 		return refused("The response of the authenticator is not valid. Start again on the page Account.")
 	}

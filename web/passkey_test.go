@@ -16,11 +16,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/web/once"
 	"service/webhook"
 )
 
@@ -264,7 +263,7 @@ func TestPasskeyRefused(t *testing.T) {
 		return &b
 	}
 	other := passkeyVisit(t, w, passkeyHost)
-	restarted := newChallenges().issue(challengeSignIn, "x")
+	restarted := once.NewChallenges().Issue(challengeSignIn, "x")
 	for name, credential := range map[string]func() string{
 		"unknown":        func() string { return stranger.sign(v.challenge(a)) },
 		"of another key": func() string { return forged.sign(v.challenge(a)) },
@@ -289,7 +288,7 @@ func TestPasskeyRefused(t *testing.T) {
 			return a.signAs(v.challenge(a), "webauthn.get", signed, a.data(false))
 		},
 		"another browser":   func() string { return a.sign(other.challenge(a)) },
-		"own challenge":     func() string { return a.sign(base64.RawURLEncoding.EncodeToString(make([]byte, challengeSize))) },
+		"own challenge":     func() string { return a.sign(base64.RawURLEncoding.EncodeToString(make([]byte, once.ChallengeSize))) },
 		"short challenge":   func() string { return a.sign("") },
 		"before a restart":  func() string { return a.sign(base64.RawURLEncoding.EncodeToString(restarted)) },
 		"of a registration": func() string { return a.create(v.challenge(a)) },
@@ -577,32 +576,4 @@ func TestPasskeysAreLimited(t *testing.T) {
 		allowUnknown(w.pages.signIn.limiter, netip.MustParseAddr("127.0.0.1"), testAdmin)
 	}
 	v.send("/sign-in/passkey", "credential", own.sign(v.challenge(own))).want(t, 303, "")
-}
-
-func TestChallenges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newChallenges()
-		one := c.issue("a", "b")
-		if !c.valid(one, "a", "b") || c.valid(one, "a", "c") || c.valid(one, "b", "b") || c.valid(one[:40], "a", "b") || c.valid(nil, "a", "b") {
-			t.Error("a challenge belongs to its purpose and holder")
-		}
-		if !c.spend(one) || c.spend(one) {
-			t.Error("a challenge works once")
-		}
-		late := c.issue("a", "b")
-		time.Sleep(challengeLife)
-		if c.valid(late, "a", "b") || c.spend(late) {
-			t.Error("a challenge ends")
-		}
-		for range maxSpentChallenges {
-			c.spend(c.issue("a", "b"))
-		}
-		if c.spend(c.issue("a", "b")) || len(c.spent) != maxSpentChallenges {
-			t.Errorf("%d used ones are kept", len(c.spent))
-		}
-		time.Sleep(challengeLife)
-		if !c.spend(c.issue("a", "b")) || len(c.spent) != 1 {
-			t.Errorf("%d used ones are kept after they ended", len(c.spent))
-		}
-	})
 }

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -495,79 +494,6 @@ func TestLinksAndSessionsExpire(t *testing.T) {
 			t.Errorf("2 hours after it was seen: got %d, want 401", got)
 		}
 	})
-}
-
-func TestSecretsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newCodes(time.Hour, 3)
-		var codes []string
-		for range 4 {
-			codes = append(codes, s.issue(""))
-			time.Sleep(time.Second)
-		}
-		for i, want := range []bool{false, true, true, true} {
-			if got := s.ok(codes[i]); got != want {
-				t.Errorf("code %d of 4: good is %v, want %v", i, got, want)
-			}
-		}
-		time.Sleep(time.Hour)
-		s.issue("")
-		if got := len(s.valid); got != 1 {
-			t.Errorf("%d are kept after all but one have expired", got)
-		}
-	})
-}
-
-// A group with many codes ends only its own codes.
-func TestSecretsOfGroups(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newCodes(time.Hour, 6)
-		s.share = 4
-		issue := func(group string, n int) (all []string) {
-			for range n {
-				all = append(all, s.issueIn(group, group+"'s"))
-				time.Sleep(time.Second)
-			}
-			return all
-		}
-		good := func(all []string) (n int) {
-			for _, code := range all {
-				if s.ok(code) {
-					n++
-				}
-			}
-			return n
-		}
-		small := issue("small", 1)
-		greedy := issue("greedy", 20)
-		if good(small) != 1 || good(greedy) != 4 || good(greedy[16:]) != 4 {
-			t.Errorf("%d and %d of the codes are valid", good(small), good(greedy))
-		}
-		other := issue("other", 3) // the total is 6: the oldest of the largest group ends
-		if good(small) != 1 || good(greedy) != 2 || good(other) != 3 {
-			t.Errorf("%d, %d and %d of the codes are valid", good(small), good(greedy), good(other))
-		}
-	})
-}
-
-// TestSecretsAreNotKept checks that the memory does not contain a code.
-func TestSecretsAreNotKept(t *testing.T) {
-	s := newCodes(time.Hour, 3)
-	code := s.issue("ana")
-	if len(code) != 43 || strings.Trim(code, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-		t.Errorf("a code is %q, want 32 bytes in base64url", code)
-	}
-	for hash := range s.valid {
-		if bytes.Contains([]byte(code), hash[:]) {
-			t.Error("the code itself is kept")
-		}
-	}
-	if code == s.issue("ana") {
-		t.Error("the same code was issued twice")
-	}
-	if of, good := s.use(code); of != "ana" || !good {
-		t.Errorf("it was of %q, good: %v", of, good)
-	}
 }
 
 // An open page that is not used does not extend its session.

@@ -9,6 +9,7 @@ import (
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/web/once"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -18,11 +19,11 @@ import (
 type signInPages struct {
 	*site
 	sessions    *sessions
-	setupCodes  *codes // of links that create the first admin
-	signInCodes *codes // of links that sign in, by admin
+	setupCodes  *once.Codes // of links that create the first admin
+	signInCodes *once.Codes // of links that sign in, by admin
 	limiter     *ratelimit.Limiter
 	hasher      *passwordHasher
-	challenges  *challenges
+	challenges  *once.Challenges
 	flows       *flowKeeper // of sign-ins through OpenID Connect
 
 	noPassword webhook.PasswordHash // hash for admins who do not exist, to take the same time
@@ -31,12 +32,12 @@ type signInPages struct {
 // NewSetupLink returns the path of a link to the form that creates the first admin. The link works
 // once, within 30 minutes, while there is no admin. Every visitor who opens it can become an admin:
 // print it to the operator's terminal, and never log it.
-func (w *Web) NewSetupLink() string { return "/setup/" + w.pages.signIn.setupCodes.issue("") }
+func (w *Web) NewSetupLink() string { return "/setup/" + w.pages.signIn.setupCodes.Issue("") }
 
 // AdminsChanged must be called after another process or command has created an admin or set a
 // password. It ends the setup links and resets the limit of tries for that email address.
 func (w *Web) AdminsChanged(email string) {
-	w.pages.signIn.setupCodes.clear()
+	w.pages.signIn.setupCodes.Clear()
 	w.pages.signIn.limiter.Reset(ratelimit.Try{Limit: adminLimit, Key: email})
 }
 
@@ -302,14 +303,14 @@ func (h *signInPages) signOut(r *request) (response, error) {
 // NewSignInLink returns the path of a link that signs a browser in as an admin without a
 // password, once, within 30 minutes. It is for the demo, whose data is temporary.
 func (w *Web) NewSignInLink(adminID string) string {
-	return "/sign-in/" + w.pages.signIn.signInCodes.issue(adminID)
+	return "/sign-in/" + w.pages.signIn.signInCodes.Issue(adminID)
 }
 
 // showLink shows only a button, which uses the link when pressed: link previews, such as those of
 // chats, load the page but do not press buttons.
 func (h *signInPages) showLink(r *request) (response, error) {
 	code := r.PathValue("code")
-	if !h.signInCodes.ok(code) {
+	if !h.signInCodes.Valid(code) {
 		return response{}, invalidLink()
 	}
 	return response{page: followPage(h.frame(r, "Sign in"), "/sign-in/"+code), secret: true}, nil
@@ -317,7 +318,7 @@ func (h *signInPages) showLink(r *request) (response, error) {
 
 // useLink signs in the admin that the link was issued for.
 func (h *signInPages) useLink(r *request) (response, error) {
-	id, good := h.signInCodes.use(r.PathValue("code"))
+	id, good := h.signInCodes.Use(r.PathValue("code"))
 	if !good {
 		return response{}, invalidLink()
 	}

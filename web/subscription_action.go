@@ -31,18 +31,18 @@ const (
 // shows a secret, and reloading the response submits the form again.
 func (h *subscriptionPages) issueOnce(r *request) string {
 	if r.portal.in() {
-		return h.portalCodes.issueIn(r.portal.session.ProgramID, r.portal.session.ID)
+		return h.portalCodes.IssueIn(r.portal.session.ProgramID, r.portal.session.ID)
 	}
-	return h.formCodes.issue(r.session.ID)
+	return h.formCodes.Issue(r.session.ID)
 }
 
 // useOnce reports whether a form is submitted for the first time.
 func (h *subscriptionPages) useOnce(r *request, code string) bool {
 	if r.portal.in() {
-		of, good := h.portalCodes.use(code)
+		of, good := h.portalCodes.Use(code)
 		return good && of == r.portal.session.ID
 	}
-	of, good := h.formCodes.use(code)
+	of, good := h.formCodes.Use(code)
 	return good && of == r.session.ID
 }
 

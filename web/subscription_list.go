@@ -9,6 +9,7 @@ import (
 
 	"service/store/list"
 	"service/store/record"
+	"service/web/once"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -16,8 +17,8 @@ import (
 // subscriptionPages are the pages of subscriptions.
 type subscriptionPages struct {
 	*site
-	formCodes   *codes // codes of one-time forms, by session
-	portalCodes *codes // the same in the portal
+	formCodes   *once.Codes // codes of one-time forms, by session
+	portalCodes *once.Codes // the same in the portal
 }
 
 // apiSubscriptions is the path of the subscriptions in the API.

@@ -51,6 +51,7 @@ import (
 	"service/store"
 	"service/store/doctor"
 	"service/web/oidc"
+	"service/web/once"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -193,10 +194,10 @@ func New(cfg Config) *Web {
 
 		portalStreams: make(chan struct{}, maxStreams),
 	}
-	throttle, hashing, challenges := ratelimit.New(maxLimitKeys), newPasswordHasher(), newChallenges()
+	throttle, hashing, challenges := ratelimit.New(maxLimitKeys), newPasswordHasher(), once.NewChallenges()
 	w.pages = pages{
 		signIn: &signInPages{
-			site: shared, sessions: w.sessions, setupCodes: newCodes(linkLife, maxLinks), signInCodes: newCodes(linkLife, maxLinks),
+			site: shared, sessions: w.sessions, setupCodes: once.NewCodes(linkLife, maxLinks), signInCodes: once.NewCodes(linkLife, maxLinks),
 			limiter: throttle, hasher: hashing, challenges: challenges, noPassword: webhook.NoPassword(),
 			flows: newFlowKeeper(),
 		},
@@ -205,7 +206,7 @@ func New(cfg Config) *Web {
 		incidents:     &incidentPages{shared},
 		channels:      &channelPages{shared},
 		search:        &searchPages{shared},
-		subscriptions: &subscriptionPages{site: shared, formCodes: newCodes(onceLife, maxOnce), portalCodes: newCodes(onceLife, maxPortalOnce)},
+		subscriptions: &subscriptionPages{site: shared, formCodes: once.NewCodes(onceLife, maxOnce), portalCodes: once.NewCodes(onceLife, maxPortalOnce)},
 		deliveries:    &deliveryPages{shared},
 		shared:        &sharedPages{site: shared, limiter: throttle},
 		bulkRuns:      &bulkRunPages{shared},
@@ -221,7 +222,7 @@ func New(cfg Config) *Web {
 			roleOf: w.roleOf},
 	}
 	w.gzips.New = func() any { return gzip.NewWriter(nil) } // almost a megabyte each: reused
-	w.pages.subscriptions.portalCodes.share = maxProgramOnce
+	w.pages.subscriptions.portalCodes.Share = maxProgramOnce
 	rand.Read(w.noteKey[:])
 	w.life, w.endLife = context.WithCancel(context.Background())
 	w.mux = w.newMux()

@@ -259,6 +259,7 @@ var privileges = []privilege{
 		"service/store/sqlite",
 		"service/web",
 		"service/web/oidc",
+		"service/web/once",
 	}, "webhook takes the time as an argument"},
 	{"time", "Sleep", nil, "wait for a condition instead"},
 }

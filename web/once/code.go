@@ -1,4 +1,6 @@
-package web
+// Package once issues secrets that work once: codes of links and forms, and the challenges that passkeys
+// sign. They are in memory, so a restart ends all. All methods are safe for concurrent use.
+package once
 
 import (
 	"crypto/rand"
@@ -8,12 +10,15 @@ import (
 	"time"
 )
 
-// codes are random one-time codes with an expiry. Only their SHA-256 is kept, in
+// Codes are random one-time codes with an expiry. Only their SHA-256 is kept, in
 // memory.
-type codes struct {
+type Codes struct {
+	// Share is the maximum number per group; beyond it, issuing a code ends the group's oldest. Set it before
+	// use.
+	Share int
+
 	life  time.Duration
 	limit int // maximum number of valid codes; beyond it, issuing a code ends the oldest of the largest group
-	share int // maximum number per group; beyond it, issuing a code ends the group's oldest
 
 	mu    sync.Mutex
 	valid map[[sha256.Size]byte]oneTimeCode // by hash
@@ -26,15 +31,16 @@ type oneTimeCode struct {
 	group     string    // the program of the owner, "" for none
 }
 
-func newCodes(life time.Duration, limit int) *codes {
-	return &codes{life: life, limit: limit, share: limit, valid: make(map[[sha256.Size]byte]oneTimeCode)}
+// NewCodes returns codes that are valid for life, at most limit at a time.
+func NewCodes(life time.Duration, limit int) *Codes {
+	return &Codes{life: life, limit: limit, Share: limit, valid: make(map[[sha256.Size]byte]oneTimeCode)}
 }
 
-// issue returns a new code for owner: 32 random bytes in base64url.
-func (c *codes) issue(owner string) string { return c.issueIn("", owner) }
+// Issue returns a new code for owner: 32 random bytes in base64url.
+func (c *Codes) Issue(owner string) string { return c.IssueIn("", owner) }
 
-// issueIn is issue for an owner in a group: a group cannot end the codes of smaller groups.
-func (c *codes) issueIn(group, owner string) string {
+// IssueIn is Issue for an owner in a group: a group cannot end the codes of smaller groups.
+func (c *Codes) IssueIn(group, owner string) string {
 	var b [32]byte
 	rand.Read(b[:])
 	code := base64.RawURLEncoding.EncodeToString(b[:])
@@ -48,7 +54,7 @@ func (c *codes) issueIn(group, owner string) string {
 
 // evict removes expired codes. If the group has reached its share, evict removes the group's oldest
 // code; at the limit, the oldest of the largest group. The caller must hold c.mu.
-func (c *codes) evict(now time.Time, group string) {
+func (c *Codes) evict(now time.Time, group string) {
 	count, oldest := make(map[string]int), make(map[string][sha256.Size]byte)
 	largest := ""
 	for hash, k := range c.valid {
@@ -64,24 +70,24 @@ func (c *codes) evict(now time.Time, group string) {
 		}
 	}
 	switch {
-	case count[group] >= c.share:
+	case count[group] >= c.Share:
 		delete(c.valid, oldest[group])
 	case len(c.valid) >= c.limit:
 		delete(c.valid, oldest[largest])
 	}
 }
 
-// ok reports whether a code is valid.
-func (c *codes) ok(code string) bool {
+// Valid reports whether a code is valid.
+func (c *Codes) Valid(code string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, ok := c.valid[sha256.Sum256([]byte(code))]
 	return ok && time.Now().Before(k.expiresAt)
 }
 
-// use ends a code and returns its owner and whether it was valid. Of concurrent calls with one
+// Use ends a code and returns its owner and whether it was valid. Of concurrent calls with one
 // code, one returns true.
-func (c *codes) use(code string) (owner string, ok bool) {
+func (c *Codes) Use(code string) (owner string, ok bool) {
 	hash := sha256.Sum256([]byte(code))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,8 +96,8 @@ func (c *codes) use(code string) (owner string, ok bool) {
 	return k.owner, ok && time.Now().Before(k.expiresAt)
 }
 
-// clear ends all codes.
-func (c *codes) clear() {
+// Clear ends all codes.
+func (c *Codes) Clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.valid)

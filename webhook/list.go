@@ -33,6 +33,7 @@ type List struct {
 	Default []SortField // default order
 	Filters []Filter
 	Between string // the time range that from and to give; "" for none
+	Daily   bool   // read day by day: pages offer days, and show today by default
 }
 
 // SortField is a field in a sort order.
@@ -155,6 +156,13 @@ var (
 	// SubscriptionLog is a program's log as a subscription's event names and filters select it.
 	SubscriptionLog = &List{Feed: true, Follow: true, Default: []SortField{{Name: "received_at"}}, Between: "received_at"}
 
+	// ReconciliationList lists the events that the names and filters of a subscription select, with what
+	// has become of each; received_at is the order of seq.
+	ReconciliationList = daily(feed("received_at",
+		Filter{Name: "status", Values: []string{"delivered", "failed", "waiting", "not_sent"}},
+		Filter{Name: "received_at", Kind: FilterTime},
+	))
+
 	// IncidentList lists the incidents of a program; opened_at is the order in
 	// which they opened.
 	IncidentList = feed("opened_at",
@@ -228,6 +236,12 @@ var AllProgramList = &List{
 // feed returns a list that is paginated by cursor, newest first.
 func feed(order string, filters ...Filter) *List {
 	return &List{Feed: true, Sort: []string{order}, Default: []SortField{{Name: order, Descending: true}}, Filters: filters}
+}
+
+// daily makes a list one that is read day by day.
+func daily(l *List) *List {
+	l.Daily = true
+	return l
 }
 
 // with returns the list with more filters.

@@ -100,6 +100,14 @@ var queryPlans = []struct {
 	{selectLogEvents, 3, "SEARCH o USING COVERING INDEX deliveries_of_subscription (subscription=? AND num<?)"},
 	{selectLogEvents, 3, "SEARCH r USING PRIMARY KEY (subscription_id=? AND name=? AND first_seq<?)"},
 	{selectLogEvents, 3, "SEARCH i USING PRIMARY KEY (subscription_id=? AND name=? AND after_seq<?)"},
+	{selectOwed, 3, "events_by_seq (program_id=? AND seq=?)"},
+	{countOwed, 3, "SEARCH o USING COVERING INDEX deliveries_of_subscription (subscription=? AND num<?)"},
+	{owedByName.Down.Text, len(owedByName.Down.Names), "USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)"},
+	{owedByName.Up.Text, len(owedByName.Up.Names), "USING INDEX events_by_name (program_id=? AND name=? AND seq>? AND seq<?)"},
+	{owedUndelivered.Down.Text, len(owedUndelivered.Down.Names), "SEARCH u USING PRIMARY KEY (subscription=? AND seq>? AND seq<?)"},
+	{owedUndelivered.Up.Text, len(owedUndelivered.Up.Names), "SEARCH u USING PRIMARY KEY (subscription=? AND seq>? AND seq<?)"},
+	{selectOldestOpen, 2, "deliveries_by_status (status=? AND subscription_id=?)"},
+	{selectOldestOpen, 2, "splits_by_subscription (subscription_id=?)"},
 	{selectIncidentFrom, 1, "INTEGER PRIMARY KEY (rowid>?)"},
 }
 

@@ -4,27 +4,16 @@ import (
 	"bytes"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"service/store"
 	"service/webhook"
 )
 
-// eventRecord is an event in the API: exactly as it is delivered, followed by its seq
-// and the time it was received.
+// eventRecord is an event in the API, see [webhook.Event.AppendLogged].
 type eventRecord struct{ *webhook.Event }
 
-// appendJSON appends the stored JSON with two more properties at its end, without
-// parsing it.
-func (r eventRecord) appendJSON(dst []byte) []byte {
-	dst = append(dst, r.JSON[:len(r.JSON)-1]...)
-	dst = append(dst, `,"seq":`...)
-	dst = strconv.AppendInt(dst, r.Seq, 10)
-	dst = append(dst, `,"received_at":"`...)
-	dst = append(dst, webhook.FormatTime(r.ReceivedAt)...)
-	return append(dst, `"}`...)
-}
+func (r eventRecord) appendJSON(dst []byte) []byte { return r.AppendLogged(dst, "") }
 
 // DeliveredEvent returns the JSON of an event as deliveries contain it, byte for byte, from its record
 // in the API, and whether that is one.

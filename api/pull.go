@@ -44,12 +44,7 @@ type logRecords struct{ *store.LogPage }
 
 // append appends the record of an event. In the log of a subscription it has a status.
 func (r logRecords) append(dst []byte, i int) []byte {
-	dst = eventRecord{&r.Events[i]}.appendJSON(dst)
-	if status := r.Statuses[i]; status != "" {
-		dst = append(dst[:len(dst)-1], `,"delivery_status":"`...)
-		dst = append(append(dst, status...), `"}`...)
-	}
-	return dst
+	return r.Events[i].AppendLogged(dst, string(r.Statuses[i]))
 }
 
 func (r logRecords) appendJSON(dst []byte) []byte {

@@ -3,6 +3,7 @@ package webhook
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -423,4 +424,19 @@ func (s *StoredEvents) Check(e *Event) string {
 		return "must have the common fields of its row"
 	}
 	return ""
+}
+
+// AppendLogged appends the record of an event of a log: exactly what is delivered, followed by its seq, the
+// time of its acceptance and, unless that is "", what has become of it for a subscription. It does not
+// parse the stored JSON.
+func (e *Event) AppendLogged(dst []byte, deliveryStatus string) []byte {
+	dst = append(dst, e.JSON[:len(e.JSON)-1]...)
+	dst = append(dst, `,"seq":`...)
+	dst = strconv.AppendInt(dst, e.Seq, 10)
+	dst = append(dst, `,"received_at":"`...)
+	dst = append(dst, FormatTime(e.ReceivedAt)...)
+	if deliveryStatus != "" {
+		dst = append(append(dst, `","delivery_status":"`...), deliveryStatus...)
+	}
+	return append(dst, `"}`...)
 }

@@ -22,9 +22,10 @@ func (v *Listing) given(fl *webhook.Filter) []string {
 // timeValues are the values of the two fields of a time range. They are empty for a preset, which
 // moves with the clock.
 func (v *Listing) timeValues(f Frame, fl *webhook.Filter, r webhook.TimeRange) (from, to string) {
-	if fl.Name != v.timeField() || !v.Values.Has(SpanParameter) {
-		from = f.Clock.FieldValue(r.From)
+	if fl.Name == v.timeField() && v.Values.Has(SpanParameter) {
+		return "", ""
 	}
+	from = f.Clock.FieldValue(r.From)
 	if !r.To.IsZero() {
 		to = f.Clock.FieldValue(r.To.Add(-1))
 	}
@@ -51,7 +52,7 @@ func (v *Listing) hasRange() bool {
 
 // countCustom returns 1 if the address has a time range that is not a preset, else 0.
 func (v *Listing) countCustom() int {
-	if v.Values.Get("filter["+v.timeField()+".from]") != "" || v.Values.Get("filter["+v.timeField()+".to]") != "" {
+	if v.hasTyped() {
 		return 1
 	}
 	return 0
@@ -166,7 +167,7 @@ func (v *Listing) explain(e *FieldError, invalid *webhook.Validation) {
 	case name == "page[cursor]" || name == "page[number]":
 		e.Label, e.Text = "", "This page of the list does not exist. Clear the filters to see the first page."
 	case name == SpanParameter:
-		e.Label, e.Text = "", "The time range must be 1 h, 24 h, 7 d or 30 d."
+		e.Label, e.Text = "", "The time range must be "+choices(v.presets(), func(s spanPreset) string { return s.label })+"."
 	case invalid.Code == webhook.InvalidDuplicate:
 		e.Text = "is given more than once"
 	case name == SubscriptionParameter:

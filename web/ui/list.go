@@ -21,17 +21,47 @@ const (
 	SubscriptionParameter = "subscription"
 )
 
+// spanPreset is a preset for the time range of a list.
 type spanPreset struct {
-	name, label string
-	long        time.Duration
+	name, label string        // in the URL, and on the page
+	long        time.Duration // up to now; 0 for a day
+	before      int           // days before today, of a day
 }
 
-// spans are the presets for the time range of a list, by their name in the URL.
+// spans are the presets of most lists.
 var spans = []spanPreset{
-	{"1h", "1 h", time.Hour},
-	{"24h", "24 h", 24 * time.Hour},
-	{"7d", "7 d", 7 * 24 * time.Hour},
-	{"30d", "30 d", 30 * 24 * time.Hour},
+	{"1h", "1 h", time.Hour, 0},
+	{"24h", "24 h", 24 * time.Hour, 0},
+	{"7d", "7 d", 7 * 24 * time.Hour, 0},
+	{"30d", "30 d", 30 * 24 * time.Hour, 0},
+}
+
+// dailySpans are the presets of lists that are read day by day, the default first.
+var dailySpans = []spanPreset{
+	{"today", "Today", 0, 0},
+	{"yesterday", "Yesterday", 0, 1},
+	{"7d", "7 d", 7 * 24 * time.Hour, 0},
+}
+
+// presets are the presets of the list.
+func (v *Listing) presets() []spanPreset {
+	if v.List.Daily {
+		return dailySpans
+	}
+	return spans
+}
+
+// between returns the range of a preset. The zero time is an open end: today goes on.
+func (s *spanPreset) between(c Clock) (from, to time.Time) {
+	if s.long > 0 {
+		return c.Now.Add(-s.long), to
+	}
+	year, month, day := c.Now.In(c.Location()).Date()
+	midnight := func(before int) time.Time { return time.Date(year, month, day-before, 0, 0, 0, 0, c.Location()) }
+	if s.before > 0 {
+		to = midnight(s.before - 1)
+	}
+	return midnight(s.before), to
 }
 
 // SpanLength returns the duration of a preset, 0 for an unknown name.
@@ -91,8 +121,11 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 	v.Since = v.Values.Get(SinceParameter)
 	v.Values.Del(SinceParameter)
 	// A typed time overrides a preset: a form without JavaScript sends both.
-	if field := v.timeField(); field != "" && (v.Values.Has("filter["+field+".from]") || v.Values.Has("filter["+field+".to]")) {
+	if v.hasTyped() {
 		v.Values.Del(SpanParameter)
+	}
+	if l.Daily && !v.hasTyped() && !v.Values.Has(SpanParameter) {
+		v.Values.Set(SpanParameter, dailySpans[0].name)
 	}
 	asked := make(url.Values)
 	for name, values := range v.Values {
@@ -108,15 +141,36 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 		}
 	}
 	if field := v.timeField(); field != "" && v.Values.Has(SpanParameter) {
-		i := slices.IndexFunc(spans, func(s spanPreset) bool { return s.name == v.Values.Get(SpanParameter) })
+		presets := v.presets()
+		i := slices.IndexFunc(presets, func(s spanPreset) bool { return s.name == v.Values.Get(SpanParameter) })
 		if i < 0 {
-			v.Error = webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: SpanParameter, Detail: "must be 1h, 24h, 7d or 30d"})
+			v.Error = webhook.Invalid(webhook.Validation{Code: webhook.InvalidValue, Parameter: SpanParameter,
+				Detail: "must be " + choices(presets, func(s spanPreset) string { return s.name })})
 			return v, nil
 		}
-		asked.Set("filter["+field+".from]", webhook.FormatTime(c.Now.Add(-spans[i].long)))
+		from, to := presets[i].between(c)
+		asked.Set("filter["+field+".from]", webhook.FormatTime(from))
+		if !to.IsZero() {
+			asked.Set("filter["+field+".to]", webhook.FormatTime(to.Add(-time.Millisecond)))
+		}
 	}
 	v.Query, v.Error = l.Parse(asked)
 	return v, nil
+}
+
+// choices lists presets: 1h, 24h, 7d or 30d.
+func choices(presets []spanPreset, name func(spanPreset) string) (text string) {
+	for i, s := range presets {
+		text += name(s)
+		switch len(presets) - i {
+		case 1:
+		case 2:
+			text += " or "
+		default:
+			text += ", "
+		}
+	}
+	return text
 }
 
 // timeField is the property that presets apply to: the first time by which the list can be
@@ -131,6 +185,12 @@ func (v *Listing) timeField() string {
 		}
 	}
 	return ""
+}
+
+// hasTyped reports whether the address has a time range that is not a preset.
+func (v *Listing) hasTyped() bool {
+	field := v.timeField()
+	return field != "" && (v.Values.Has("filter["+field+".from]") || v.Values.Has("filter["+field+".to]"))
 }
 
 // HasSubscriptions reports whether the list can be filtered by subscription.
@@ -169,7 +229,7 @@ func (v *Listing) Ordered(c Column, field string, descending bool) Column {
 // Filtered reports whether the list has filters other than the program.
 func (v *Listing) Filtered() bool {
 	for name := range v.Values {
-		if strings.HasPrefix(name, "filter") || name == SpanParameter {
+		if strings.HasPrefix(name, "filter") || name == SpanParameter && !(v.List.Daily && v.Values.Get(name) == dailySpans[0].name) {
 			return true
 		}
 	}
@@ -239,8 +299,8 @@ func (v *Listing) Selection(path string, more ...string) string {
 	return Address(path, values)
 }
 
-// exportAddress is the address of the list's export.
-func (v *Listing) exportAddress(format string) string {
+// ExportAddress is the address of the list's export.
+func (v *Listing) ExportAddress(format string) string {
 	return v.Selection(v.Path+"/export", "format", format)
 }
 

@@ -109,3 +109,35 @@ func TestPagesOfAList(t *testing.T) {
 		}
 	}
 }
+
+// A list that is read day by day offers days in the visitor's zone, and shows today by default.
+func TestDailyListing(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := Clock{Now: time.Date(2026, 3, 29, 23, 30, 0, 0, time.UTC), Zone: berlin} // 01:30 of the day after the clocks changed
+	for _, tt := range []struct{ query, want, fault string }{
+		{"", "filter[received_at.from]=2026-03-29T22:00:00.000Z", ""},
+		{"span=today", "filter[received_at.from]=2026-03-29T22:00:00.000Z", ""},
+		{"span=yesterday", "filter[received_at.from]=2026-03-28T23:00:00.000Z&filter[received_at.to]=2026-03-29T21:59:59.999Z", ""},
+		{"span=7d&filter[status]=failed", "filter[received_at.from]=2026-03-22T23:30:00.000Z&filter[status]=failed", ""},
+		{"filter[received_at.to]=2026-03-01", "filter[received_at.to]=2026-03-01T23:59:59.999Z", ""},
+		{"span=1h", "", "The time range must be Today, Yesterday or 7 d."},
+	} {
+		v := parsed(t, clock, webhook.ReconciliationList, "/reconciliation?"+tt.query)
+		if tt.fault != "" {
+			if v.Error == nil || v.fieldErrors()[0].Text != tt.fault {
+				t.Errorf("%s: got %v, want %s", tt.query, v.Error, tt.fault)
+			}
+			continue
+		}
+		got, err := url.QueryUnescape(webhook.ReconciliationList.Values(&v.Query).Encode())
+		if err != nil || got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.query, got, tt.want)
+		}
+		if filtered := tt.query != "" && tt.query != "span=today"; v.Filtered() != filtered {
+			t.Errorf("%s: filtered is %v", tt.query, v.Filtered())
+		}
+	}
+}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -22,6 +23,11 @@ type export struct {
 	// page reads a page of rows and advances the query to the next page, if any. A row contains a
 	// value for each column: a string, a number, a boolean, several strings, a time, or nil.
 	page func(q *webhook.ListQuery) (rows [][]any, more bool, err error)
+
+	// In place of columns and page, lines reads a page as lines of NDJSON, the only format then.
+	lines   func(q *webhook.ListQuery) (text []byte, more bool, err error)
+	program string // of the entry in the audit log; "" for the one that is selected
+	subject string // of the entry in the audit log, "" for none
 }
 
 // exportList sends a list as a file. It reads page by page to keep each read of the store short.
@@ -38,8 +44,14 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 		return bad(v.Error.Error())
 	}
 	format := r.URL.Query().Get("format")
+	if e.lines != nil {
+		format = cmp.Or(format, "ndjson")
+	}
 	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
-	if types[format] == "" {
+	switch {
+	case e.lines != nil && format != "ndjson":
+		return bad("The parameter format must be ndjson.")
+	case types[format] == "":
 		return bad("The parameter format must be ndjson or csv.")
 	}
 	q := v.Query
@@ -47,15 +59,9 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 	f := &file{
 		name: e.noun + "-" + r.clock.Now.UTC().Format("20060102-150405") + "." + format, contentType: types[format],
 		write: func(to io.Writer) error {
-			write := e.ndjson(to)
-			if format == "csv" {
-				write = e.csv(to)
-			}
+			write := e.writer(format, to)
 			for {
-				rows, more, err := e.page(&q)
-				if err == nil {
-					err = write(rows)
-				}
+				more, err := write(&q)
 				if err != nil || !more {
 					return err
 				}
@@ -65,11 +71,35 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 	if r.Method == http.MethodHead {
 		return response{file: f}, nil
 	}
-	if err := h.audit(r, e.action, r.program, "", fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path),
+	if err := h.audit(r, e.action, cmp.Or(e.program, r.program), e.subject, fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path),
 		v.Path))); err != nil {
 		return response{}, unavailable(err)
 	}
 	return response{file: f}, nil
+}
+
+// writer returns a function that writes a page and advances the query to the next one, if any.
+func (e *export) writer(format string, to io.Writer) func(q *webhook.ListQuery) (more bool, err error) {
+	if e.lines != nil {
+		return func(q *webhook.ListQuery) (bool, error) {
+			text, more, err := e.lines(q)
+			if err == nil {
+				_, err = to.Write(text)
+			}
+			return more, err
+		}
+	}
+	write := e.ndjson(to)
+	if format == "csv" {
+		write = e.csv(to)
+	}
+	return func(q *webhook.ListQuery) (bool, error) {
+		rows, more, err := e.page(q)
+		if err == nil {
+			err = write(rows)
+		}
+		return more, err
+	}
 }
 
 // ndjson writes rows as JSON objects, with the columns in order.

@@ -17,8 +17,9 @@ import (
 // subscriptionPages are the pages of subscriptions.
 type subscriptionPages struct {
 	*site
-	formCodes   *once.Codes // codes of one-time forms, by session
-	portalCodes *once.Codes // the same in the portal
+	formCodes   *once.Codes   // codes of one-time forms, by session
+	portalCodes *once.Codes   // the same in the portal
+	quickCount  time.Duration // how long a reconciliation counts before it is shown
 }
 
 // apiSubscriptions is the path of the subscriptions in the API.

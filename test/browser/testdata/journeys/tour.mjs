@@ -203,7 +203,7 @@ const paths = [
   ["/sign-out", 405],
   [`/sign-in/${hostileQuery}`, 404],
   ...["/html", "/line"].map((kind) => `/subscriptions/${subscriptions[kind]}`),
-  ...["edit", "rotate-secret", "replay", "replay?from=2020-01-01T00:00&only=all", "delete"].map((what) => `/subscriptions/${htmlSubscription}/${what}`),
+  ...["edit", "rotate-secret", "replay", "replay?from=2020-01-01T00:00&only=all", "delete", "reconciliation", "reconciliation?count=all&span=7d&filter[status]=failed,waiting"].map((what) => `/subscriptions/${htmlSubscription}/${what}`),
   [`/subscriptions/${htmlSubscription}/replay?from=${hostileQuery}&to=${hostileQuery}&only=${hostileQuery}`, 422],
   "/subscriptions/new",
   ...Object.values(deliveries).map((id) => `/deliveries/${id}`),
@@ -231,7 +231,7 @@ const statusResponse = await context.request.get(`${base}/status`); // a fragmen
 check(statusResponse.ok() && (await statusResponse.text()).includes("4 incidents"), "the status has 4 incidents");
 responses.push({ method: "GET", path: "/status", status: statusResponse.status() });
 for (const to of [...["deliveries", "events", "subscriptions", "tokens", "audit"].flatMap((list) => [`/${list}/export?format=ndjson`, `/${list}/export?format=csv`]),
-  `/deliveries/${delivery}/body.json.txt`, `/deliveries/${delivery}/attempts/1/body.txt`, `/events/acme/${events[0]}/body.json.txt`]) {
+  `/subscriptions/${htmlSubscription}/reconciliation/export?format=ndjson`, `/deliveries/${delivery}/body.json.txt`, `/deliveries/${delivery}/attempts/1/body.txt`, `/events/acme/${events[0]}/body.json.txt`]) {
   const response = await context.request.get(base + to);
   const headers = response.headers();
   check(response.ok(), `${to} responds with success, got ${response.status()}`);

@@ -71,8 +71,8 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 	if r.Method == http.MethodHead {
 		return response{file: f}, nil
 	}
-	if err := h.audit(r, e.action, cmp.Or(e.program, r.program), e.subject, fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path),
-		v.Path))); err != nil {
+	what := fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path), v.Path))
+	if err := h.audit(r, e.action, cmp.Or(e.program, r.program), e.subject, what); err != nil {
 		return response{}, unavailable(err)
 	}
 	return response{file: f}, nil

@@ -21,7 +21,7 @@ type reconciliation struct {
 	pager  ui.Pager
 	more   string // the address of the page with a longer count, "" if the count is complete or was long
 	api    string
-	failed string // the id of this request when the rows could not be loaded, "" when they could
+	failed string // the ID of this request when the rows could not be loaded, "" when they could
 }
 
 // reconcile shows the events of a subscription by what has become of them.

@@ -49,9 +49,9 @@ func TestReconciliationGolden(t *testing.T) {
 	for i, state := range everyState() {
 		p.counts.States[state] = i + 1
 		p.counts.Total += i + 1
-		e := record.OwedEvent{DeliveryState: state, Event: webhook.Event{ProgramID: "acme", Seq: int64(i + 1), Name: "content_updated", Version: "1",
-			ID: "0198f6a2-7c1e-7d4b-9a41-0000000000" + strconv.Itoa(10+i), ReceivedAt: testNow.Add(-time.Minute),
-			JSON: []byte(`{"id":"","timestamp":"","name":"content_updated","version":"1","content_id":1}`)}}
+		e := record.OwedEvent{DeliveryState: state, Event: webhook.Event{ProgramID: "acme", Seq: int64(i + 1),
+			Name: "content_updated", Version: "1", ID: "0198f6a2-7c1e-7d4b-9a41-0000000000" + strconv.Itoa(10+i),
+			ReceivedAt: testNow.Add(-time.Minute), JSON: []byte(`{"id":"","timestamp":"","name":"content_updated","version":"1","content_id":1}`)}}
 		if state.Status != record.DeliveryNone && state.Status != record.DeliveryWaiting {
 			e.DeliveryID = "0198f6a3-7c1e-7d4b-9a41-0000000000" + strconv.Itoa(10+i)
 		}

@@ -62,8 +62,9 @@ const (
 	selectEpochs = "SELECT num, id, head FROM log_epochs WHERE program_id = ? ORDER BY num"
 
 	// ?1 is the program, ?2 the subscription, ?3 the seqs of a page.
-	selectLogEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json, " + deliveryState + " FROM subscriptions s CROSS JOIN json_each(?3) i " +
-		"CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value" + joinDeciding + " WHERE s.id = ?2 ORDER BY i.key"
+	selectLogEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json, " + deliveryState +
+		" FROM subscriptions s CROSS JOIN json_each(?3) i CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value" + joinDeciding +
+		" WHERE s.id = ?2 ORDER BY i.key"
 )
 
 // log is the state of a log as of one view.

@@ -47,7 +47,8 @@ func deliverToMany(t *sqlite.Tx, subscriptionID string, events, subscriptions in
 	if err != nil {
 		return err
 	}
-	if err := t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) SELECT 'p', seqs ->> 0, num FROM deliveries WHERE num >= 1000"); err != nil {
+	if err := t.Exec("INSERT INTO delivery_events (program_id, seq, delivery) " +
+		"SELECT 'p', seqs ->> 0, num FROM deliveries WHERE num >= 1000"); err != nil {
 		return err
 	}
 	return t.Exec("UPDATE cursors SET seq = ? WHERE subscription_id = ?", events, subscriptionID)

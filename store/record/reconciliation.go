@@ -135,8 +135,8 @@ func (s Events) NewerOwed(ctx context.Context, sub *webhook.Subscription, q *web
 const owedChunk = 1000
 
 // CountOwed counts the events of q by state, whatever page and status it selects, and stops after a time.
-// It reads at most owedChunk events at a time. Those whose status changes meanwhile are counted with
-// either.
+// It reads at most owedChunk events at a time. Those whose status changes during the count are
+// counted with either.
 func (s Events) CountOwed(ctx context.Context, sub *webhook.Subscription, q *webhook.ListQuery, limit time.Duration) (Owed, error) {
 	all := *q
 	all.Filters, all.Cursor, all.Size = nil, "", owedChunk

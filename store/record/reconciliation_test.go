@@ -96,11 +96,13 @@ func resend(t *testing.T, s *store.Store, sub *webhook.Subscription, status int)
 
 // removeDeliveries removes a failed delivery and a successful one, as the retention does.
 func removeDeliveries(tx *sqlite.Tx, sub *webhook.Subscription, failed, succeeded string) error {
-	if err := tx.Exec("INSERT INTO delivered (subscription_id, name, first_seq, last_seq) SELECT ?1, e.name, e.seq, e.seq FROM delivery_events x "+
-		"JOIN events e ON e.program_id = 'p' AND e.seq = x.seq JOIN deliveries d ON d.num = x.delivery WHERE d.id = ?2", sub.ID, record.ShortID(succeeded)); err != nil {
+	if err := tx.Exec("INSERT INTO delivered (subscription_id, name, first_seq, last_seq) "+
+		"SELECT ?1, e.name, e.seq, e.seq FROM delivery_events x JOIN events e ON e.program_id = 'p' AND e.seq = x.seq "+
+		"JOIN deliveries d ON d.num = x.delivery WHERE d.id = ?2", sub.ID, record.ShortID(succeeded)); err != nil {
 		return err
 	}
-	for _, table := range []string{"delivery_events WHERE delivery", "undelivered WHERE delivery", "attempts WHERE delivery", "deliveries WHERE num"} {
+	tables := []string{"delivery_events WHERE delivery", "undelivered WHERE delivery", "attempts WHERE delivery", "deliveries WHERE num"}
+	for _, table := range tables {
 		if err := tx.Exec("DELETE FROM "+table+" IN (SELECT num FROM deliveries WHERE id IN (?, ?))", record.ShortID(failed),
 			record.ShortID(succeeded)); err != nil {
 			return err
@@ -131,7 +133,9 @@ func TestOwed(t *testing.T) {
 		_, err := storetest.DeleteSubscription(t.Context(), s, "p", sub.ID)
 		must(t, err)
 		deleted := count(want)
-		for _, d := range []record.DeliveryState{{"none", record.NotSentNew}, {"none", record.NotSentPaused}, {"none", record.NotSentGone}, {"waiting", ""}} {
+		for _, d := range []record.DeliveryState{
+			{"none", record.NotSentNew}, {"none", record.NotSentPaused}, {"none", record.NotSentGone}, {"waiting", ""},
+		} {
 			deleted[record.DeliveryState{Status: record.DeliveryNone, Reason: string(webhook.FailureSubscriptionDeleted)}] += deleted[d]
 			delete(deleted, d)
 		}

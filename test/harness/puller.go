@@ -111,7 +111,7 @@ type sight struct {
 // wholeLog is a program's log, read from a fresh cursor.
 type wholeLog struct {
 	events []LogEvent
-	seqs   map[string]int64 // by id
+	seqs   map[string]int64 // by event ID
 	end    logPosition
 }
 
@@ -471,7 +471,7 @@ func (ps *Pullers) Check(survived string, published func(id string) bool, lossy 
 
 // compare compares what a puller saw with the whole log.
 func (p *puller) compare(n *pullCounts, published func(id string) bool, lossy bool) {
-	log, epochs := p.whole[p.Token], make(map[string]int64) // by the id of an event that was seen
+	log, epochs := p.whole[p.Token], make(map[string]int64) // by the ID of an event that was seen
 	fault := func(count *int, format string, args ...any) {
 		*count++
 		n.wrong++

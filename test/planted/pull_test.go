@@ -20,10 +20,11 @@ var pullBugs = []testBug{
 	{bug{name: "a stream resumes with the event that the client has", edits: []edit{
 		{"api/pull.go", "at = page.Cursor(page.Events[i].Seq)", "at = page.Cursor(page.Events[i].Seq - 1)"},
 	}}, "TestPullStream", "want", "api"},
-	{bug{name: "what a pull has waited for in vain counts as uploaded", edits: []edit{
+	{bug{name: "what a pull has waited for without success counts as uploaded", edits: []edit{
 		{"store/pull.go", "err = s.replication.Await(ctx,", "s.pulled.add(programID, p.Newest)\n\terr = s.replication.Await(ctx,"},
 	}}, "TestPullAcknowledged", "got 200", "api"},
 	{bug{name: "a pull takes a COMMIT in progress for one that did not begin", edits: []edit{
-		{"store/sqlite/writer.go", "\tw.committing.Lock()\n\tdefer w.committing.Unlock()\n\treturn w.commits.Load()", "\treturn w.commits.Load()"},
+		{"store/sqlite/writer.go",
+			"\tw.committing.Lock()\n\tdefer w.committing.Unlock()\n\treturn w.commits.Load()", "\treturn w.commits.Load()"},
 	}}, "TestVisibleCommits", "during the COMMIT", "store/sqlite"},
 }

@@ -128,6 +128,13 @@ type waiting struct {
 // of the log again in which it found no events.
 func (p *puller) next(wait *waiting) (page *store.LogPage, err error) {
 	req, events := p.req, p.api.store.Events()
+	defer func() {
+		// After a move this installation has neither the log nor the subscription any more.
+		if err != nil && p.api.store.Programs().Move(req.program()) != nil {
+			err = webhook.NewError(webhook.CodeUnavailable, "The program "+req.program()+
+				" moved to another installation during the request. Send the request again.")
+		}
+	}()
 	if wait.over == nil && wait.idle == nil {
 		return pointer(events.Pull(req.ctx, req.program(), req.subscription, &p.query))
 	}

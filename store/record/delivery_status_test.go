@@ -1,8 +1,10 @@
 package record_test
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"service/store/sqlite"
@@ -30,10 +32,7 @@ func TestDeliveryStatusDecides(t *testing.T) {
 			if r.IntN(3) == 0 { // the events are sent to one subscription in turn, more often than not
 				sub = num / 100
 			}
-			seqs := []int{1 + r.IntN(events), 1 + r.IntN(events)}
-			if seqs[0] == seqs[1] {
-				seqs = seqs[:1]
-			}
+			seqs := slices.Compact([]int{1 + r.IntN(events), 1 + r.IntN(events)})
 			for _, seq := range seqs {
 				if at := [2]int{sub, seq}; want[at] != "success" {
 					want[at] = status
@@ -50,10 +49,7 @@ func TestDeliveryStatusDecides(t *testing.T) {
 		p, err := s.Events().Log(t.Context(), "p", &subs[i], query(t, webhook.SubscriptionLog, "from=2000-01-01&page[size]=100"))
 		must(t, err)
 		for n, got := range p.Statuses {
-			status := want[[2]int{i, n + 1}]
-			if status == "" {
-				status = "none"
-			}
+			status := cmp.Or(want[[2]int{i, n + 1}], "none")
 			if found[status]++; string(got) != status {
 				t.Errorf("subscription %d, event %d: got %s, want %s", i, n+1, got, status)
 			}

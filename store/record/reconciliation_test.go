@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -166,33 +167,39 @@ func checkOwed(t *testing.T, s *store.Store, sub *webhook.Subscription, want map
 				if statuses != "" {
 					raw += "&filter[status]=" + statuses
 				}
-				q := query(t, webhook.ReconciliationList, raw)
-				got := make(map[string]record.DeliveryState)
-				var seqs []int64
-				page := func(ctx context.Context, q *webhook.ListQuery) ([]record.OwedEvent, string, error) {
-					events, next, err := s.Events().Owed(ctx, sub, q)
-					for i := range events {
-						got[events[i].ID] = events[i].DeliveryState
-						seqs = append(seqs, events[i].Seq)
-					}
-					return events, next, err
-				}
-				readPages(t, raw, q, 100, page, func(o record.OwedEvent) string { return o.ID })
-				expected := maps.Clone(want)
-				maps.DeleteFunc(expected, func(_ string, d record.DeliveryState) bool {
-					return statuses != "" && !slices.Contains(q.Filters["status"], d.Group())
-				})
-				if diff := cmp.Diff(expected, got); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", raw, diff)
-				}
-				if order == "" {
-					slices.Reverse(seqs)
-				}
-				if !slices.IsSorted(seqs) || len(seqs) != len(got) {
-					t.Errorf("%s: the order is %v", raw, seqs)
-				}
+				checkOwedPages(t, s, sub, want, raw)
 			}
 		}
+	}
+}
+
+// checkOwedPages reads the list of a query.
+func checkOwedPages(t *testing.T, s *store.Store, sub *webhook.Subscription, want map[string]record.DeliveryState, raw string) {
+	t.Helper()
+	q := query(t, webhook.ReconciliationList, raw)
+	got := make(map[string]record.DeliveryState)
+	var seqs []int64
+	page := func(ctx context.Context, q *webhook.ListQuery) ([]record.OwedEvent, string, error) {
+		events, next, err := s.Events().Owed(ctx, sub, q)
+		for i := range events {
+			got[events[i].ID] = events[i].DeliveryState
+			seqs = append(seqs, events[i].Seq)
+		}
+		return events, next, err
+	}
+	readPages(t, raw, q, 100, page, func(o record.OwedEvent) string { return o.ID })
+	expected, statuses := maps.Clone(want), q.Filters["status"]
+	maps.DeleteFunc(expected, func(_ string, d record.DeliveryState) bool {
+		return statuses != nil && !slices.Contains(statuses, d.Group())
+	})
+	if diff := cmp.Diff(expected, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", raw, diff)
+	}
+	if !strings.Contains(raw, "sort=") {
+		slices.Reverse(seqs)
+	}
+	if !slices.IsSorted(seqs) || len(seqs) != len(got) {
+		t.Errorf("%s: the order is %v", raw, seqs)
 	}
 }
 

@@ -200,10 +200,13 @@ func TestReconciliationCountsForAWhile(t *testing.T) {
 	path := "/portal" + subscriptionPath(l.sub.ID) + "/reconciliation"
 	w.pages.subscriptions.quickCount = 0
 	p := v.do("GET", path)
-	if got := p.owedCounts(); got != "Owed at least 1,000, Delivered 0 or more, Failed 0 or more, Waiting at least 1,000, Not sent 0 or more" {
-		t.Errorf("a short count: %s", got)
+	// One part of at most 1,000 events is counted, fewer if reading them takes its time.
+	counts := p.owedCounts()
+	n, _, _ := strings.Cut(strings.TrimPrefix(counts, "Owed at least "), ", D")
+	if n == "1,500" || counts != "Owed at least "+n+", Delivered 0 or more, Failed 0 or more, Waiting at least "+n+", Not sent 0 or more" {
+		t.Errorf("a short count: %s", counts)
 	}
-	p.has(t, "The newest 1,000 events are counted.", `hx-trigger="load"`)
+	p.has(t, "The newest "+n+" events are counted.", `hx-trigger="load"`)
 	more := p.link(t, `hx-get="([^"]*)"`)
 	if link := p.link(t, `<a href="([^"]*)">Count the others</a>`); link != more {
 		t.Errorf("without JavaScript the count continues at %s, with it at %s", link, more)

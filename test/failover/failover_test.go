@@ -96,7 +96,7 @@ type failOver struct {
 	// platform is the token for createEventType, "" without that.
 	platform string
 	pullers  *harness.Pullers // nil without pull
-	lag      atomic.Int64     // how long the S3 server takes for a file of changes
+	lag      atomic.Int64     // how long the S3 server takes for a file of changes; it drops the file if the client ends before
 
 	mu       sync.Mutex
 	acked    map[string]time.Time   // event ID → when it was acknowledged
@@ -132,6 +132,11 @@ func newFailOver(t *testing.T, binary string, flags ...string) *failOver {
 			}
 		}
 		if lag := f.lag.Load(); lag > 0 && r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/0000/") {
+			body, err := io.ReadAll(r.Body) // before the wait: only then does the server notice that the client has ended
+			if err != nil {
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
 			select {
 			case <-time.After(time.Duration(lag)):
 			case <-r.Context().Done():

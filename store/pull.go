@@ -26,7 +26,7 @@ func (s Events) Pull(ctx context.Context, programID string, sub *webhook.Subscri
 	if s.pulled.Covered(s.replication, programID, p.Events[len(p.Events)-1].Seq) {
 		return p, nil
 	}
-	commits := s.db.Writer().Commits()
+	commits := s.db.Writer().VisibleCommits()
 	err = s.replication.Await(ctx, commits)
 	if errors.Is(err, replica.ErrNotAcknowledged) {
 		err = webhook.NewError(webhook.CodeUnavailable, "The next events are stored on this host, but not in the replica yet. "+

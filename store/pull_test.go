@@ -4,12 +4,15 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"service/store/datadir"
 	"service/store/schema"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -244,4 +247,47 @@ func TestPullAfterReplicaReset(t *testing.T) {
 	s.replication.Acknowledge(time.Millisecond) // nothing is known to be in the replica, as after a session
 	_, err = s.Events().Pull(t.Context(), "p", &sub, withCursor(query(t, webhook.SubscriptionLog, ""), start))
 	wantCode(t, err, webhook.CodeUnavailable)
+}
+
+// With AcknowledgeTimeout a page waits for a COMMIT in progress to be counted, since it may have seen what
+// that writes.
+func TestPullDuringCommit(t *testing.T) {
+	dir := t.TempDir()
+	var during atomic.Pointer[func()]
+	s, err := Open(t.Context(), Config{
+		Dir: dir, Replica: fileReplica(t, dir, filepath.Join(t.TempDir(), "replica")), AcknowledgeTimeout: time.Minute, Logger: testLogger(t),
+		Fault: func(query string, _ bool) sqlite.Fault {
+			if f := during.Load(); f != nil && query == "COMMIT" && during.CompareAndSwap(f, nil) {
+				(*f)()
+			}
+			return sqlite.NoFault
+		},
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, s.Close()) })
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Replica().Run(ctx) }()
+	program(t, s, "p")
+	publish(t, s, "p", "content_updated")
+	must(t, s.Replica().Acknowledge(t.Context()))
+	pulled := make(chan error, 1)
+	f := func() {
+		go func() {
+			_, err := s.Events().Pull(context.Background(), "p", nil, query(t, webhook.EventLog, "sort=received_at"))
+			pulled <- err
+		}()
+		for range 100_000 {
+			if len(pulled) > 0 {
+				t.Error("the page did not wait for the COMMIT in progress")
+				return
+			}
+			runtime.Gosched()
+		}
+	}
+	during.Store(&f)
+	publish(t, s, "p", "content_updated")
+	must(t, <-pulled)
+	stop()
+	must(t, <-done)
 }

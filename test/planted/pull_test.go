@@ -21,8 +21,11 @@ var pullBugs = []testBug{
 		{"api/pull.go", "at = page.Cursor(page.Events[i].Seq)", "at = page.Cursor(page.Events[i].Seq - 1)"},
 	}}, "TestPullStream", "want", "api"},
 	{bug{name: "what a pull has waited for without success counts as uploaded", edits: []edit{
-		{"store/pull.go", "err = s.replication.Await(ctx,", "s.pulled.add(programID, p.Newest)\n\terr = s.replication.Await(ctx,"},
+		{"store/pull.go", "err = s.replication.Await(ctx,", "s.pulled.Add(programID, p.Newest, 0)\n\terr = s.replication.Await(ctx,"},
 	}}, "TestPullAcknowledged", "got 200", "api"},
+	{bug{name: "a pull waits for the commits that are counted", edits: []edit{
+		{"store/pull.go", "s.db.Writer().VisibleCommits()", "s.db.Writer().Commits()"},
+	}}, "TestPullDuringCommit", "did not wait for the COMMIT", "store"},
 	{bug{name: "a pull takes a COMMIT in progress for one that did not begin", edits: []edit{
 		{"store/sqlite/writer.go",
 			"\tw.committing.Lock()\n\tdefer w.committing.Unlock()\n\treturn w.commits.Load()", "\treturn w.commits.Load()"},

@@ -35,6 +35,7 @@ var auditCases = map[string]struct {
 	"POST " + bulkRunsPath:                        {webhook.ActionDeliveryRedeliver, createdRunSubject},
 	"POST " + bulkRunPath + "/cancel":             {webhook.ActionDeliveryCancel, runSubject},
 	"POST /v2/events":                             {},
+	"DELETE /v2/events/:id":                       {webhook.ActionEventErase, func(i ids, _ response) string { return i.event }},
 	"PUT /v2/event_types/:name":                   {webhook.ActionEventTypeCreate, func(ids, response) string { return "order.shipped" }},
 	"DELETE /v2/event_types/:name":                {webhook.ActionEventTypeDelete, func(ids, response) string { return "order.returned" }},
 	"PUT " + programPath:                          {webhook.ActionProgramUpdate, programSubject},

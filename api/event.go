@@ -61,6 +61,17 @@ func (h eventHandlers) read(req *request) (answer, error) {
 	return answer{data: eventRecord{req.event}, tagged: true}, nil
 }
 
+// erase erases the payload of an event. Its copies outside of the log are removed after the
+// response.
+func (h eventHandlers) erase(req *request) (answer, error) {
+	var e webhook.Event
+	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+		e, err = w.EraseEvent(req.program(), req.event.ID, req.actor())
+		return err
+	})
+	return answer{status: http.StatusAccepted, data: eventRecord{&e}}, err
+}
+
 // publish stores one event, an array of events, or a stream of lines. It returns 201
 // only when they are on disk. From then on the store owns the JSON of the events.
 func (h eventHandlers) publish(req *request) (answer, error) {

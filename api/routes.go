@@ -93,6 +93,7 @@ func (a *API) routes() []route {
 		{method: "POST", pattern: eventsPath, scope: eventsWrite, handle: a.idempotent(events.publish)},
 		{method: "GET", pattern: eventsPath, scope: eventsRead, query: listed(webhook.EventLog), handle: events.list},
 		{method: "GET", pattern: "/v2/events/:id", scope: eventsRead, find: events.find, handle: events.read},
+		{method: "DELETE", pattern: "/v2/events/:id", scope: eventsWrite, find: events.find, handle: events.erase},
 		{method: "GET", pattern: "/v2/events/:id/deliveries", scope: webhooksRead, find: events.find, query: listed(webhook.EventDeliveryList),
 			handle: deliveries.listOfEvent},
 		{method: "GET", pattern: "/v2/deliveries", scope: webhooksRead, query: listed(webhook.ProgramDeliveryList),

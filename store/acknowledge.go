@@ -15,7 +15,7 @@ func (s *core) newReplication(cfg *Config, path string) *replica.Replication {
 		return nil
 	}
 	r := replica.NewReplication(cfg.Replica, path, s.db.Writer(), s.logger)
-	r.Measure(s.metrics.upload)
+	r.Measure(s.metrics.Upload)
 	if cfg.AcknowledgeTimeout > 0 {
 		r.Acknowledge(cfg.AcknowledgeTimeout)
 	}
@@ -42,15 +42,15 @@ func (s Replica) Acknowledge(ctx context.Context) error {
 		return nil
 	}
 	began := time.Now()
-	s.metrics.acknowledging.Inc()
-	defer s.metrics.acknowledging.Dec()
+	s.metrics.Acknowledging.Inc()
+	defer s.metrics.Acknowledging.Dec()
 	err := s.replication.Await(ctx, commits)
 	switch {
 	case errors.Is(err, replica.ErrNotAcknowledged):
-		s.metrics.unacknowledged.Inc()
+		s.metrics.Unacknowledged.Inc()
 		return errNotAcknowledged()
 	case err == nil:
-		s.metrics.acknowledged.Observe(time.Since(began).Seconds())
+		s.metrics.Acknowledged.Observe(time.Since(began).Seconds())
 	}
 	return err
 }

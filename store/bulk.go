@@ -57,6 +57,7 @@ const (
 		WHEN d.completed_at IS NULL THEN 'not_ended'
 		WHEN s.deleted_at IS NOT NULL THEN 'subscription_deleted'
 		WHEN s.active = 0 THEN 'subscription_paused'
+		WHEN ` + allErased + ` THEN 'erased'
 		WHEN ` + hasUnsubscribed + ` THEN 'unsubscribed'
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'recovered'
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN 'splitting'
@@ -80,7 +81,7 @@ const (
 
 	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at,
 		seqs, redelivery_of, created_at, counted_at)
-		SELECT i.value ->> 1, s.id, s.num, d.program_id, 'pending', 0, ?2, d.seqs, d.id, ?3, ?4
+		SELECT i.value ->> 1, s.id, s.num, d.program_id, 'pending', 0, ?2, ` + remainingSeqs + `, d.id, ?3, ?4
 		FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value ->> 0 CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		ORDER BY i.key`
 	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d " +
@@ -547,7 +548,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 		for id := range queues {
 			s.watchers.Queued(id)
 		}
-		s.metrics.ended[webhook.FailureCancelled].Add(float64(n))
+		s.metrics.Ended[webhook.FailureCancelled].Add(float64(n))
 	})
 	return n, nil
 }

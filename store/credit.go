@@ -368,7 +368,7 @@ func (c *Credits) take(t *tx) {
 				continue
 			}
 			g := newGathering(cr.Queue, cr.Count, cr.Size)
-			g.budget = bytes
+			g.budget, g.Erasures = bytes, t.s.erasures.Load()
 			waits := t.gather(&g, c.log, &budget)
 			bytes = g.budget
 			g.release()

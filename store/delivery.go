@@ -179,8 +179,8 @@ func (s *core) queueOwn(t *tx, sub *webhook.Subscription, id string, event *webh
 		record.ShortID(id), sub.ID, sub.ProgramID, s.clock.Wait(at), event.JSON, now, t.counted())
 }
 
-// Redeliver queues a new delivery with the events of an existing one, whatever its status,
-// linked to it.
+// Redeliver queues a new delivery with the events of an existing one that were not erased, whatever
+// its status, linked to it. The error has CodeConflict if none are left.
 func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webhook.AuditEntry) (webhook.Delivery, error) {
 	s, t := w.t.s, w.t
 	again := webhook.NewID()
@@ -196,12 +196,15 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 	var seqs sql.NullString
 	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs,
 		ping, redelivery_of, created_at, counted_at)
-		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, d.seqs, d.ping, d.id, ?2, ?6
+		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, `+remainingSeqs+`, d.ping, d.id, ?2, ?6
 		FROM deliveries d CROSS JOIN subscriptions s ON s.id = ?4 WHERE d.id = ?3 AND d.subscription_id = ?4
 		RETURNING num, seqs`, []any{record.ShortID(again), now, record.ShortID(id), subscriptionID, s.clock.Wait(s.clock.Now()), t.counted()},
 		&num, &seqs)
 	if err != nil {
 		return webhook.Delivery{}, sqlite.NoRows(err, webhook.NotFound("delivery"))
+	}
+	if seqs.String == "[]" {
+		return webhook.Delivery{}, webhook.NewError(webhook.CodeConflict, "All events of the delivery were erased, so nothing is left to send.")
 	}
 	if seqs.Valid && !sub.Active {
 		return webhook.Delivery{}, notActive()

@@ -22,7 +22,9 @@ type DeliveryView struct {
 	Own          bool          // its event is not in the log: a ping or a test
 	ReplayID     string        // the replay that created it, "" for none
 	Trace        webhook.Trace // of the first event that has one
-	EventJSON    [][]byte      // in the order of Events; nil if retention removed one of them
+	EventJSON    [][]byte      // in the order of Events; nil if retention removed one of them, or it was erased
+	Erased       bool          // one of its events was erased
+	AllErased    bool          // all were, so nothing is left to redeliver
 	Redeliveries []Redelivery  // its redeliveries, oldest first, at most maxRedeliveries
 	Splits       []Redelivery  // the deliveries of its split, those that did not succeed first, at most maxSplits
 	Undelivered  int           // its events that were not delivered, if it failed
@@ -89,10 +91,16 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 				return err
 			}
 			events, err := s.eventBodies(v.Scan, d.ProgramID, places)
-			if err != nil && !errors.Is(err, errGone) {
+			if d.Erased = errors.Is(err, errErased); err != nil && !d.Erased && !errors.Is(err, errGone) {
 				return err
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
+			if d.Erased {
+				err := v.Scan("SELECT "+allErased+" FROM deliveries d WHERE d.num = ?", []any{d.Num}, &d.AllErased)
+				if err != nil {
+					return err
+				}
+			}
 		}
 		if err := v.resent(&d); err != nil {
 			return err

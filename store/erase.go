@@ -63,7 +63,7 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 	defer s.erasing.Unlock()
 	var errs []error
 	for _, id := range s.programStates.in(phaseErasing, phaseLeaving) {
-		e := &erasure{s: s, ctx: ctx, steps: s.newSteps(sweepPace), programID: id, dispatching: dispatching}
+		e := &programErasure{s: s, ctx: ctx, steps: s.newSteps(sweepPace), programID: id, dispatching: dispatching}
 		if state := s.programStates.of(id); state.phase == phaseLeaving {
 			e.moved = state.out.id
 		}
@@ -80,8 +80,8 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 	return errors.Join(errs...)
 }
 
-// erasure erases one program. Every step can be repeated, so it continues after a crash.
-type erasure struct {
+// programErasure erases one program. Every step can be repeated, so it continues after a crash.
+type programErasure struct {
 	s             *core
 	ctx           context.Context
 	steps         steps
@@ -92,7 +92,7 @@ type erasure struct {
 	subscriptions []string // IDs, including those of deleted subscriptions
 }
 
-func (e *erasure) run() error {
+func (e *programErasure) run() error {
 	shrink := func() error { return e.s.shrink(e.ctx, &e.steps, &e.swept.Shrunk) }
 	parts := []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit, e.finish, shrink}
 	if e.moved != "" {
@@ -102,7 +102,7 @@ func (e *erasure) run() error {
 }
 
 // remove removes with a query at most ?2 rows of ?1 at a time, until none is left.
-func (e *erasure) remove(query string, which any) error {
+func (e *programErasure) remove(query string, which any) error {
 	return e.steps.remove(e.ctx, query, which)
 }
 
@@ -148,7 +148,7 @@ var (
 )
 
 // close removes the secrets of all subscriptions and makes the dispatcher drop their queues.
-func (e *erasure) close() error {
+func (e *programErasure) close() error {
 	var left []string
 	err := e.s.db.Each(e.ctx, selectErasedSubscriptions, []any{e.programID}, func(scan func(...any) error) error {
 		var id string
@@ -177,7 +177,7 @@ func (e *erasure) close() error {
 
 // tokens removes the tokens with their stored responses, and what is stored for platform tokens
 // that acted in the program.
-func (e *erasure) tokens() error {
+func (e *programErasure) tokens() error {
 	if err := e.remove(eraseAnswers, e.programID); err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (e *erasure) tokens() error {
 
 // deliveries removes the deliveries with their attempts and responses. The error is errInFlight
 // if some are left for that reason.
-func (e *erasure) deliveries() error {
+func (e *programErasure) deliveries() error {
 	find := selectAnErased
 	if e.dispatching {
 		find = selectErased
@@ -236,7 +236,7 @@ func (e *erasure) deliveries() error {
 }
 
 // removeNums removes deliveries of a subscription.
-func (e *erasure) removeNums(subscriptionID string, nums []int64) error {
+func (e *programErasure) removeNums(subscriptionID string, nums []int64) error {
 	list := sqlite.JSON(nums)
 	return e.steps.write(e.ctx, func(t *tx) error {
 		err := t.Each(selectErasedPings, []any{list}, func(scan func(...any) error) error {
@@ -274,7 +274,7 @@ func (e *erasure) removeNums(subscriptionID string, nums []int64) error {
 const removeUnlessBlank = "DELETE FROM deliveries WHERE num IN (SELECT value FROM json_each(?1)) AND program_id <> ''"
 
 // events removes the log.
-func (e *erasure) events() (err error) {
+func (e *programErasure) events() (err error) {
 	e.swept.Events, err = e.steps.repeat(e.ctx, func(t *tx, size int) (n int64, err error) {
 		if n, err = t.Affected(eraseEvents, e.programID, size); err == nil {
 			err = t.Exec(lowerMarks)
@@ -285,7 +285,7 @@ func (e *erasure) events() (err error) {
 }
 
 // runs removes the bulk runs of the program.
-func (e *erasure) runs() error {
+func (e *programErasure) runs() error {
 	runs, err := e.s.nums(e.ctx, "SELECT num FROM bulk_runs WHERE program_id = ?", e.programID)
 	for _, num := range runs {
 		if err != nil {
@@ -310,7 +310,7 @@ func (e *erasure) runs() error {
 const erasedAtOnce = 64
 
 // ofSubscriptions removes what belongs to the subscriptions, and these.
-func (e *erasure) ofSubscriptions() error {
+func (e *programErasure) ofSubscriptions() error {
 	for left := e.subscriptions; len(left) > 0; {
 		some := sqlite.JSON(left[:min(len(left), erasedAtOnce)])
 		left = left[min(len(left), erasedAtOnce):]
@@ -354,6 +354,7 @@ var (
 		"response_marks", "size_bounds", "splits"}
 
 	eraseOfProgram = []string{
+		"DELETE FROM erasures WHERE program_id = ?1 AND seq IN (SELECT seq FROM erasures WHERE program_id = ?1 LIMIT ?2)",
 		"DELETE FROM delivery_events WHERE program_id = ?1 AND (seq, delivery) IN (SELECT seq, delivery FROM delivery_events " +
 			"WHERE program_id = ?1 LIMIT ?2)",
 		"DELETE FROM stored_responses WHERE program_id = ?1 AND (delivery, number) IN (SELECT delivery, number FROM stored_responses " +
@@ -374,7 +375,7 @@ func ofErased(table string) string {
 }
 
 // ofProgram removes everything else.
-func (e *erasure) ofProgram() error {
+func (e *programErasure) ofProgram() error {
 	// In a write, since a chore of the writer writes them.
 	err := e.steps.write(e.ctx, func(*tx) error {
 		e.s.stats.Forget(e.programID)
@@ -394,7 +395,7 @@ func (e *erasure) ofProgram() error {
 // audit erases the personal parts of the program's entries of the audit log. The entries keep
 // ids. If requests made entries while the erasure began, another entry says that these are
 // erased too.
-func (e *erasure) audit() error {
+func (e *programErasure) audit() error {
 	var deleted int64
 	var late bool
 	if err := e.s.db.Scan(e.ctx, selectLastDelete, []any{e.programID}, &deleted); err != nil {
@@ -437,7 +438,7 @@ func (e *erasure) audit() error {
 }
 
 // finish removes the program, after which its ID can be used again.
-func (e *erasure) finish() error {
+func (e *programErasure) finish() error {
 	return e.steps.write(e.ctx, func(t *tx) error {
 		// A write that began before the erasure may have added something.
 		var left sql.NullString
@@ -448,7 +449,7 @@ func (e *erasure) finish() error {
 			return errors.New("store: a record of the program was added: " + left.String)
 		}
 		delete(t.w.heads, e.programID)
-		e.s.metrics.forget(e.programID)
+		e.s.metrics.Forget(e.programID)
 		e.s.tail.Forget(e.programID)
 		e.s.pulled.Forget(e.programID)
 		if err := t.Exec("DELETE FROM programs WHERE id = ?", e.programID); err != nil {
@@ -462,7 +463,7 @@ func (e *erasure) finish() error {
 }
 
 // empty records that the program has no records here but its tokens.
-func (e *erasure) empty() error {
+func (e *programErasure) empty() error {
 	return e.steps.write(e.ctx, func(t *tx) error {
 		delete(t.w.heads, e.programID)
 		e.s.tail.Forget(e.programID)

@@ -16,8 +16,9 @@ import (
 
 // Publish appends events to a program's log, all or none, sets their Seq, and returns how many
 // it added. An event whose ID exists with the same content is replaced by the stored one and
-// adds nothing. The error is a *webhook.Error with CodeConflict if an ID exists with other
-// content, and with CodeUnavailable if the disk is nearly full.
+// adds nothing, as is one whose ID an erased event has, whatever the content. The error is a
+// *webhook.Error with CodeConflict if an ID exists with other content, and with CodeUnavailable if the
+// disk is nearly full.
 //
 // The store owns the events from then on. Publish may be called again with the same events if
 // its write was rolled back.
@@ -72,7 +73,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 		t.setHead(programID, head)
 		t.accept(fresh)
 		t.AfterCommit(func() {
-			s.metrics.accept(programID, len(fresh))
+			s.metrics.Accept(programID, len(fresh))
 			s.tail.Add(fresh)
 			s.watchers.Published(fresh)
 		})
@@ -88,7 +89,7 @@ func (t *tx) repeat(e *webhook.Event) error {
 	if err != nil {
 		return err
 	}
-	if !webhook.SameEvent(&stored, e) {
+	if stored.ErasedAt.IsZero() && !webhook.SameEvent(&stored, e) {
 		return webhook.NewError(webhook.CodeConflict, "An event with the id "+e.ID+" and different content already exists.")
 	}
 	*e = stored
@@ -109,8 +110,11 @@ func placed(err error, events []webhook.Event, i int) error {
 	return webhook.NewError(e.Code, fmt.Sprintf("events[%d] was rejected: %s", i, e.Detail))
 }
 
-// errGone reports that retention removed an event before it could be read.
-var errGone = errors.New("removed by retention")
+// Reasons why an event cannot be sent.
+var (
+	errGone   = errors.New("removed by retention")
+	errErased = errors.New("erased")
+)
 
 // carried is the part of a delivery's events that its attempts need.
 type carried struct {
@@ -130,13 +134,16 @@ func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
 	c.bodies = append(c.bodies, body)
 }
 
-// eventBodies returns the events at the given seqs, all of them or an error such as errGone. It
+// eventBodies returns the events at the given seqs, all of them or an error errGone or errErased. It
 // reads with scan what is no longer in memory.
 func (s *core) eventBodies(scan sqlite.ScanRow, programID string, seqs []int64) (c carried, err error) {
 	c.bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
 		s.tail.Scan(programID, seqs[0]-1, func(seq int64, e *tail.Event) bool {
 			if seq == seqs[len(c.bodies)] {
+				if e.Erased {
+					return false
+				}
 				c.add(e.Json, e.Trace, e.Received)
 			}
 			return len(c.bodies) < len(seqs)
@@ -147,10 +154,14 @@ func (s *core) eventBodies(scan sqlite.ScanRow, programID string, seqs []int64) 
 		var body []byte
 		var received int64
 		var trace sql.NullString
-		err := scan("SELECT id, received_at, json, traceparent FROM events WHERE program_id = ? AND seq = ?", []any{programID, seq}, &id,
-			&received, &body, &trace)
+		var erased bool
+		err := scan("SELECT id, received_at, json, traceparent, erased_at IS NOT NULL FROM events WHERE program_id = ? AND seq = ?",
+			[]any{programID, seq}, &id, &received, &body, &trace, &erased)
 		if errors.Is(err, sql.ErrNoRows) {
 			return carried{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
+		}
+		if erased {
+			return carried{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errErased)
 		}
 		if err == nil {
 			body, err = s.dictionaries.Unpack(id, body)

@@ -16,6 +16,7 @@ import (
 	"service/store/clock"
 	"service/store/datadir"
 	"service/store/keyring"
+	"service/store/rekey"
 	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
@@ -284,6 +285,9 @@ var programTables = []programTable{
 	{name: "idempotency_keys", from: "src.idempotency_keys" + ofItsTokens, wait: []string{"expires_at"}, key: "token_id, key",
 		first: everything, rest: newKeys},
 	{name: "events", from: "src.events" + ofTheProgram, key: "seq", first: everything, rest: "t.seq > (SELECT seq FROM part.part)"},
+	// All erased events, since an earlier part may have had the payloads. The import erases them again.
+	{name: "erasures", from: "src.events t INDEXED BY events_erased WHERE t.program_id = ?1 AND t.erased_at IS NOT NULL",
+		other: map[string]string{"at": "t.erased_at", "cleared": "0"}, key: "seq", rest: everything},
 	{name: "log_epochs", from: "src.log_epochs" + ofTheProgram, key: "num", rest: everything},
 	{name: "deliveries", from: "export_some m CROSS JOIN src.deliveries t ON t.num = m.old WHERE ?1 = ?1",
 		wait: []string{"next_attempt_at"}, other: map[string]string{"num": "m.new"}, key: "num", first: everything, rest: everything},
@@ -400,8 +404,8 @@ func (x *ProgramExport) reencrypt(ctx context.Context, db *sql.DB, keys []byte) 
 	if err != nil {
 		return err
 	}
-	for _, c := range encryptedColumns() {
-		if err := c.each(ctx, db, func(place string, value []byte) ([]byte, error) {
+	for _, c := range rekey.Columns() {
+		if err := c.Each(ctx, db, func(place string, value []byte) ([]byte, error) {
 			secret, err := old.Decrypt(value, place)
 			if err != nil {
 				return nil, err
@@ -413,39 +417,6 @@ func (x *ProgramExport) reencrypt(ctx context.Context, db *sql.DB, keys []byte) 
 	}
 	_, err = db.ExecContext(ctx, "INSERT INTO settings (name, value) VALUES (?, ?)", keyring.CheckPlace, ring.NewCheck())
 	return err
-}
-
-// each replaces all secrets of a column in a private database.
-func (c *encryptedColumn) each(ctx context.Context, db *sql.DB, replace func(place string, value []byte) ([]byte, error)) error {
-	type row struct {
-		text       string
-		ReadNumber int64
-		place      string
-		value      []byte
-	}
-	_, each := sqlite.ReadsOf(ctx, db)
-	for last := (row{}); ; {
-		var some []row
-		err := each(c.next, []any{last.text, last.ReadNumber, reencryptBatch}, func(scan func(...any) error) error {
-			var r row
-			err := scan(&r.text, &r.ReadNumber, &r.place, &r.value)
-			r.value = slices.Clone(r.value)
-			some = append(some, r)
-			return err
-		})
-		for i := range some {
-			last = some[i]
-			if err != nil || len(last.value) == 0 {
-				continue
-			}
-			if last.value, err = replace(last.place, last.value); err == nil {
-				_, err = db.ExecContext(ctx, c.update, last.text, last.ReadNumber, last.value)
-			}
-		}
-		if err != nil || len(some) < reencryptBatch {
-			return err
-		}
-	}
 }
 
 // usedNames returns the names of the event types that a program in a private database uses.

@@ -133,7 +133,8 @@ type FilterExample struct {
 	Values     []webhook.FilterValue
 }
 
-const selectTried = "SELECT seq, id, name, received_at, json FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ? " +
+const selectTried = "SELECT seq, id, name, received_at, json, erased_at FROM events WHERE program_id = ? AND name = ? " +
+	"AND seq > ? AND seq <= ? AND erased_at IS NULL " +
 	"ORDER BY seq DESC LIMIT ?"
 
 // RunFilterTest reads the stored events of a range, newest first, for at most dryRunTime, and counts those

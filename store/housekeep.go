@@ -21,6 +21,7 @@ type housekeeping struct {
 	responses chan struct{} // responses above a quota
 	incidents chan struct{} // incidents that may have become quiet
 	erasures  chan struct{} // programs to erase
+	erased    chan struct{} // erased events that may have copies
 	bulk      chan struct{} // bulk runs
 
 	bulkTurns atomic.Int64 // looks at the running bulk runs, for tests
@@ -38,7 +39,7 @@ type housekeeping struct {
 func newHousekeeping() housekeeping {
 	return housekeeping{
 		deletions: make(chan struct{}, 1), responses: make(chan struct{}, 1), incidents: make(chan struct{}, 1), bulk: make(chan struct{}, 1),
-		erasures:  make(chan struct{}, 1),
+		erasures: make(chan struct{}, 1), erased: make(chan struct{}, 1),
 		successes: make(map[string]stored), others: make(map[string]stored), trim: make(map[string]struct{}), prune: make(map[string]struct{}),
 	}
 }
@@ -53,7 +54,7 @@ func wake(c chan struct{}) {
 
 // wakeAll wakes all housekeeping that works on the records of programs.
 func (h *housekeeping) wakeAll() {
-	for _, c := range []chan struct{}{h.deletions, h.incidents, h.erasures, h.bulk} {
+	for _, c := range []chan struct{}{h.deletions, h.incidents, h.erasures, h.erased, h.bulk} {
 		wake(c)
 	}
 }
@@ -67,7 +68,8 @@ const (
 
 // Housekeep works in small steps, until ctx ends, on what writes have left to be done: it ends
 // the pending deliveries of deleted subscriptions, removes responses above a quota, closes quiet
-// incidents, erases programs, and logs the newest hash of the audit log every hour. The next process continues where this one stops.
+// incidents, erases programs and the copies of erased events, and logs the newest hash of the audit log
+// every hour. The next process continues where this one stops.
 func (s *Store) Housekeep(ctx context.Context) error {
 	ctx = inBackground(ctx)
 	var all sync.WaitGroup
@@ -77,6 +79,7 @@ func (s *Store) Housekeep(ctx context.Context) error {
 	all.Go(func() {
 		s.housekeep(ctx, s.housekeeping.erasures, func(ctx context.Context) error { return s.eraseAll(ctx, true) })
 	})
+	all.Go(func() { s.housekeepAt(ctx, s.housekeeping.erased, s.clearErased) })
 	all.Go(func() { s.housekeepAt(ctx, nil, s.logAudit) })
 	all.Wait()
 	return nil
@@ -244,7 +247,7 @@ func (s *core) endDeleted(t *tx, subscriptionID string, limit int) (ended int, e
 		}
 	}
 	t.deliveryChanged(0)
-	t.AfterCommit(func() { s.metrics.ended[webhook.FailureSubscriptionDeleted].Add(float64(ended)) })
+	t.AfterCommit(func() { s.metrics.Ended[webhook.FailureSubscriptionDeleted].Add(float64(ended)) })
 	return ended, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"service/store/clock"
 	"service/store/datadir"
 	"service/store/dictionary"
+	"service/store/erasure"
 	"service/store/keyring"
 	"service/store/list"
 	"service/store/record"
@@ -600,6 +601,13 @@ func (im *importer) insert(t *tx, table *programTable, r *importRows) error {
 					return err
 				}
 			}
+		case "erasures":
+			seq, _ := (*r.at(row, "seq")).(int64)
+			at, _ := (*r.at(row, "at")).(int64)
+			if err := erasure.Mark(t.Tx, &im.s.dictionaries, im.programID, seq, at); err != nil {
+				return err
+			}
+			continue
 		case "events":
 			values = slices.Clone(row)
 			e := webhook.Event{ID: r.text(row, "id"), JSON: row[r.column["json"]].([]byte)}

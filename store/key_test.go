@@ -20,6 +20,7 @@ import (
 	"service/internal/durable"
 	"service/store/keyring"
 	"service/store/list"
+	"service/store/rekey"
 	"service/store/sqlite"
 	"service/webhook"
 )
@@ -181,7 +182,7 @@ var inTheClear = []string{
 func TestRotateKey(t *testing.T) {
 	dir := memoryDir(t)
 	s := opened(t, Config{Dir: dir})
-	f := fillEncrypted(t, s, reencryptBatch+3)
+	f := fillEncrypted(t, s, rekey.Batch+3)
 	createChannel(t, s, channel(webhook.ChannelWebhook, webhook.AlertFailing))
 	must(t, s.write(t.Context(), func(w Write) error { return w.t.ensureProgram("moving-program", time.Now()) }))
 	to := MoveTarget{URL: "https://other.example.com", Token: "token of the target"}
@@ -196,7 +197,7 @@ func TestRotateKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := len(f.subs)
-	want := KeyRotation{File: path, AuthorizationHeaders: n, Headers: n, SigningSecrets: 2 * n,
+	want := rekey.Rotation{File: path, AuthorizationHeaders: n, Headers: n, SigningSecrets: 2 * n,
 		Answers: n, CertificateFiles: n, AlertChannels: 1}
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("got %+v, want %+v", r, want)
@@ -267,7 +268,7 @@ func TestRotateKeyOverwrites(t *testing.T) {
 func testRotateKeyOverwrites(t *testing.T, s *Store, dir string) {
 	written := make(map[string]bool)
 	note := func() { noteEncrypted(t, s, written) }
-	f := fillEncrypted(t, s, reencryptBatch+3)
+	f := fillEncrypted(t, s, rekey.Batch+3)
 	storeFile := func(i int) {
 		must(t, s.Certificates().Store(t.Context(), fmt.Sprint("certificates/long/", i), bytes.Repeat([]byte{byte(i)}, 20_000)))
 	}
@@ -354,7 +355,7 @@ func countIn(file []byte, values map[string]bool) (n int) {
 func TestRotateKeyDuringRead(t *testing.T) {
 	s := open(t)
 	fillEncrypted(t, s, 1)
-	var r KeyRotation
+	var r rekey.Rotation
 	err := s.db.View(t.Context(), func(v *sqlite.View) (err error) {
 		if err = v.Scan("SELECT count(*) FROM subscriptions", nil, new(int)); err == nil {
 			r, err = s.RotateKey(t.Context())
@@ -411,7 +412,7 @@ func rotateInterrupted(t *testing.T, at int, again bool) (done bool, keys int) {
 	dir := memoryDir(t)
 	path := filepath.Join(dir, "secret.key")
 	s := opened(t, Config{Dir: dir})
-	f := fillEncrypted(t, s, reencryptBatch+1)
+	f := fillEncrypted(t, s, rekey.Batch+1)
 	oldKey := keysIn(t, path)[0]
 	_, err := s.RotateKey(&countdown{t.Context(), at})
 	if err != nil && !errors.Is(err, context.Canceled) {

@@ -24,164 +24,6 @@ const (
 	scrapeCount = 10_000
 )
 
-// Names of the metrics that [Figures.System] also returns.
-const (
-	commitDuration = "webhooks_commit_duration_seconds"
-	commitWrites   = "webhooks_commit_writes"
-	commitFailures = "webhooks_commit_failures_total"
-)
-
-// metrics are the store's counters and histograms, described in docs/metrics.md. They start at
-// zero with every Open. Counting takes no lock and allocates nothing in a write.
-type metrics struct {
-	accepted  *prometheus.CounterVec
-	programs  map[string]prometheus.Counter                // accepted by program; owned by the leader of the writer
-	ended     map[webhook.FailureReason]prometheus.Counter // FailureNone is success; read-only
-	endedVec  *prometheus.CounterVec
-	recovered prometheus.Counter
-	commits   prometheus.Histogram // seconds
-	writes    prometheus.Histogram // per commit
-	failures  prometheus.Counter   // of commits
-
-	acknowledging  prometheus.Gauge
-	acknowledged   prometheus.Histogram // waits, in seconds
-	unacknowledged prometheus.Counter   // waits
-	uploads        prometheus.Counter   // files
-	uploading      prometheus.Histogram // seconds
-}
-
-func newMetrics() *metrics {
-	uploadBuckets := []float64{.0025, .005, .01, .02, .03, .04, .05, .075, .1, .15, .25, .5, 1, 2.5, 5, 10}
-	m := &metrics{
-		accepted: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "webhooks_events_accepted_total",
-			Help: "Accepted events, excluding repeated ones.",
-		}, []string{"program"}),
-		programs: make(map[string]prometheus.Counter),
-		ended:    make(map[webhook.FailureReason]prometheus.Counter),
-		endedVec: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "webhooks_deliveries_ended_total",
-			Help: "Completed deliveries, including pings, by status and failure reason.",
-		}, []string{"status", "failure_reason"}),
-		recovered: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "webhooks_deliveries_recovered_total",
-			Help: "Failed deliveries whose events have all been delivered otherwise.",
-		}),
-		commits: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    commitDuration,
-			Help:    "Duration of a commit, from its first write until all its writes are on disk.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
-		}),
-		writes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    commitWrites,
-			Help:    "Writes that shared one commit.",
-			Buckets: prometheus.ExponentialBuckets(1, 2, 10), // up to 512, the most in one commit
-		}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: commitFailures,
-			Help: "Commits that failed, or that lost at least one write, because the disk could not be written.",
-		}),
-		acknowledging: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "webhooks_acknowledge_waiting",
-			Help: "Requests waiting for the replica to have their write.",
-		}),
-		acknowledged: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "webhooks_acknowledge_duration_seconds",
-			Help:    "Time that a request waited for the replica to have its write.",
-			Buckets: uploadBuckets,
-		}),
-		unacknowledged: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "webhooks_acknowledge_timeouts_total",
-			Help: "Requests refused because the replica did not have their write in time.",
-		}),
-		uploads: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "webhooks_replica_uploads_total",
-			Help: "Files of changes uploaded to the replica.",
-		}),
-		uploading: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "webhooks_replica_upload_duration_seconds",
-			Help:    "Duration of an upload of changes to the replica.",
-			Buckets: uploadBuckets,
-		}),
-	}
-	m.ended[webhook.FailureNone] = m.endedVec.WithLabelValues(string(webhook.StatusSuccess), "")
-	for _, reason := range webhook.FailureReasons() {
-		m.ended[reason] = m.endedVec.WithLabelValues(string(webhook.StatusFailed), string(reason))
-	}
-	return m
-}
-
-// forget removes the series of a program. Only the leader of the writer calls it.
-func (m *metrics) forget(programID string) {
-	delete(m.programs, programID)
-	m.accepted.DeleteLabelValues(programID)
-}
-
-// accept counts events that are on disk. The leader of the writer calls it.
-func (m *metrics) accept(programID string, n int) {
-	c := m.programs[programID]
-	if c == nil {
-		c = m.accepted.WithLabelValues(programID)
-		m.programs[programID] = c
-	}
-	c.Add(float64(n))
-}
-
-// end counts a delivery if the step completes it.
-func (m *metrics) end(step webhook.Step) {
-	if step.Status.Final() {
-		m.ended[step.FailureReason].Inc()
-	}
-}
-
-// summarize sets the fields of y that are metrics. It reads them through its own registry, as
-// the server does.
-func (m *metrics) summarize(y *System) error {
-	registry := prometheus.NewRegistry()
-	for _, c := range []prometheus.Collector{m.commits, m.writes, m.failures} {
-		if err := registry.Register(c); err != nil {
-			return err
-		}
-	}
-	families, err := registry.Gather()
-	if err != nil {
-		return err
-	}
-	var writes float64
-	for _, f := range families {
-		one := f.GetMetric()[0]
-		switch f.GetName() {
-		case commitDuration:
-			y.Commits, y.Seconds = one.GetHistogram().GetSampleCount(), one.GetHistogram().GetSampleSum()
-		case commitWrites:
-			writes = one.GetHistogram().GetSampleSum()
-		case commitFailures:
-			y.Failures = one.GetCounter().GetValue()
-		}
-	}
-	if y.Commits > 0 {
-		y.Seconds /= float64(y.Commits)
-		y.Writes = writes / float64(y.Commits)
-	}
-	return nil
-}
-
-// commit counts a commit of n writes. failed means that the disk could not be written, for the
-// commit or for one of its writes.
-func (m *metrics) commit(n int, took time.Duration, failed bool) {
-	m.commits.Observe(took.Seconds())
-	m.writes.Observe(float64(n))
-	if failed {
-		m.failures.Inc()
-	}
-}
-
-// upload counts an upload of a number of files.
-func (m *metrics) upload(files int, took time.Duration) {
-	m.uploads.Add(float64(files))
-	m.uploading.Observe(took.Seconds())
-}
-
 // newDesc describes a metric that is measured when it is scraped.
 func newDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
@@ -228,14 +70,9 @@ var (
 // collector collects the metrics of a store.
 type collector struct{ s *Store }
 
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.accepted, m.endedVec, m.recovered, m.commits, m.writes, m.failures, m.acknowledging, m.acknowledged,
-		m.unacknowledged, m.uploads, m.uploading}
-}
-
 // Describe implements [prometheus.Collector].
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, part := range c.s.metrics.collectors() {
+	for _, part := range c.s.metrics.Collectors() {
 		part.Describe(ch)
 	}
 	for _, d := range []*prometheus.Desc{
@@ -250,7 +87,7 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector]. It reads the store for at most scrapeTime.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	s := c.s
-	for _, part := range s.metrics.collectors() {
+	for _, part := range s.metrics.Collectors() {
 		part.Collect(ch)
 	}
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, err error, labels ...string) {
@@ -333,10 +170,11 @@ func boolValue(b bool) float64 {
 }
 
 const (
-	selectFirstWanted = "SELECT min(seq) FROM events WHERE program_id = ? AND name = ? AND seq > ? AND seq <= ?"
+	selectFirstWanted = "SELECT min(e.seq) FROM events e WHERE e.program_id = ? AND e.name = ? AND e.seq > ? AND e.seq <= ? " +
+		"AND " + record.NotErased
 	// Looks as far as waitingEvents.
 	selectFirstMatching = `SELECT min(seq) FROM (SELECT seq FROM events e WHERE program_id = ?1 AND name = ?2 AND seq > ?3
-		AND seq <= min(?4, ?3 + ` + record.ExaminedSeqs + ") AND event_matches(?5, e.id, e.json) ORDER BY seq LIMIT 1)"
+		AND seq <= min(?4, ?3 + ` + record.ExaminedSeqs + ") AND erased_at IS NULL AND event_matches(?5, e.id, e.json) ORDER BY seq LIMIT 1)"
 )
 
 // FirstWanted returns the seq of the oldest event in a program's log after one seq, up to

@@ -185,16 +185,3 @@ func TestFirstWanted(t *testing.T) {
 		t.Errorf("another program: got %d (%v), want 0", seq, err)
 	}
 }
-
-// Counting a write allocates no memory.
-func TestCountingAllocatesNothing(t *testing.T) {
-	m := newMetrics()
-	step := webhook.Step{Status: webhook.StatusSuccess}
-	if n := testing.AllocsPerRun(100, func() {
-		m.accept("p", 3)
-		m.end(step)
-		m.commit(7, time.Millisecond, false)
-	}); n != 0 {
-		t.Errorf("got %v allocations, want none", n)
-	}
-}

@@ -355,6 +355,8 @@ type logRun struct {
 	Bodies [][]byte      // the JSON of each; read-only
 	Oldest int64         // when the first event was accepted, in Unix milliseconds
 	Trace  webhook.Trace // of the first event that has one
+
+	Erasures int64 // core.erasures before the log was read
 }
 
 // waiting reads the events that wait for a queue after Seen: at most count, and as many as fit
@@ -363,6 +365,7 @@ type logRun struct {
 func (s Queues) waiting(ctx context.Context, q *Queue, newest int64, count, size int) (logRun, error) {
 	g := newGathering(q, count, size)
 	defer g.release()
+	g.Erasures = s.erasures.Load()
 	if s.tail.Scan(q.ProgramID, q.Seen, g.visit) {
 		return g.logRun, nil
 	}
@@ -384,7 +387,7 @@ func (s Queues) waiting(ctx context.Context, q *Queue, newest int64, count, size
 }
 
 // eventsAt calls take for the events at some seqs of a log, in order, until it returns false.
-// It reads adjacent seqs with one query. The error is ErrStale if retention removed an event.
+// The body of an erased event is nil. It reads adjacent seqs with one query. The error is ErrStale if retention removed an event.
 func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64,
 	take func(seq, received int64, name string, body []byte, trace webhook.Trace) bool) error {
 	for len(seqs) > 0 {
@@ -395,14 +398,18 @@ func (s Queues) eventsAt(ctx context.Context, programID string, seqs []int64,
 		run := seqs[:near]
 		seqs = seqs[near:]
 		err := s.db.Each(ctx,
-			"SELECT seq, id, name, received_at, json, traceparent FROM events WHERE program_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+			"SELECT seq, id, name, received_at, json, traceparent, erased_at IS NOT NULL FROM events WHERE program_id = ? "+
+				"AND seq BETWEEN ? AND ? ORDER BY seq",
 			[]any{programID, run[0], run[near-1]}, func(scan func(...any) error) error {
 				var seq, received int64
 				var id, name string
 				var body []byte
 				var trace sql.NullString
-				err := scan(&seq, &id, &name, &received, &body, &trace)
-				if err == nil {
+				var erased bool
+				err := scan(&seq, &id, &name, &received, &body, &trace, &erased)
+				if erased {
+					body = nil
+				} else if err == nil {
 					body, err = s.dictionaries.Unpack(id, body)
 				}
 				switch {
@@ -457,7 +464,7 @@ func (g *gathering) release() {
 
 // visit examines the next event of the log, and reports whether another may fit.
 func (g *gathering) visit(seq int64, e *tail.Event) bool {
-	if in := g.queue.Interest(e.Name, seq); in != nil && g.passes(in, e.Json) {
+	if in := g.queue.Interest(e.Name, seq); in != nil && !e.Erased && g.passes(in, e.Json) {
 		return g.take(seq, e.Received, e.Json, e.Trace)
 	}
 	return g.skip(seq)
@@ -465,7 +472,9 @@ func (g *gathering) visit(seq int64, e *tail.Event) bool {
 
 // visitWanted is visit for an event with a name that the queue selects.
 func (g *gathering) visitWanted(seq, received int64, name string, body []byte, trace webhook.Trace) bool {
-	if in := g.queue.Interest(name, seq); in != nil && g.passes(in, body) {
+	if body == nil { // erased
+		g.examined++
+	} else if in := g.queue.Interest(name, seq); in != nil && g.passes(in, body) {
 		return g.take(seq, received, body, trace)
 	}
 	return g.skip(seq)
@@ -572,6 +581,7 @@ type Forming struct {
 	claim    *Claim
 	err      error
 	from, to int64 // the cursor before and after
+	erasures int64 // core.erasures before the log was read
 	seqs     string
 	made     Claim
 }
@@ -598,7 +608,8 @@ func (f *Forming) Submit() {
 // newForming forms the next delivery of a queue, and moves the queue's cursor in memory. Only
 // store moves it in the database.
 func (w *writer) newForming(q *Queue, from *logRun) *Forming {
-	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: q.newClaim(from.Bodies, from.Trace)}
+	f := &Forming{Queue: q, w: w, from: q.Cursor, to: from.To, seqs: appendSeqs(nil, from.Seqs), made: q.newClaim(from.Bodies, from.Trace),
+		erasures: from.Erasures}
 	f.made.AcceptedAt = time.UnixMilli(from.Oldest)
 	f.claim = &f.made
 	q.Cursor, q.Seen = from.To, from.To
@@ -609,6 +620,11 @@ func (w *writer) newForming(q *Queue, from *logRun) *Forming {
 func (f *Forming) store(t *tx) error {
 	if t.use(f.made.ProgramID, "") != nil {
 		return ErrStale
+	}
+	if f.erasures != t.s.erasures.Load() {
+		if err := t.staleIfErased(f.made.ProgramID, f.seqs); err != nil {
+			return err
+		}
 	}
 	// If the cursor is not where the caller saw it, this would skip the events of a
 	// delivery that was not stored. Another revision may select other events.
@@ -782,7 +798,7 @@ func appendSeqs(dst []byte, seqs []int64) string {
 // its claim, nil if none is due, and the time when the next one is due, zero for none. A credit
 // for pings claims pings; others claim deliveries, if the subscription is active. The error is
 // [ErrStale] if the subscription has changed since its queue was read, or if deliveries failed
-// instead, because it no longer requests their events.
+// instead, because it no longer requests their events or one was erased.
 func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, error) {
 	subscriptionID, ping := cr.Queue.SubscriptionID, cr.Kind == CreditPing
 	c := Claim{SubscriptionID: subscriptionID, Ping: ping, Probe: cr.Queue.Failing && !ping || cr.Probe}
@@ -810,7 +826,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 			return err
 		}
 		if stale, err = false, nil; !ping {
-			stale, err = t.endUnsubscribed(subscriptionID, until)
+			stale, err = t.endUnsendable(subscriptionID, until)
 		}
 		if err != nil || stale {
 			return err
@@ -866,6 +882,9 @@ func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64
 		c.Events = [][]byte{event}
 	} else {
 		events, err := s.claimedEvents(t, c, seqs.String)
+		if errors.Is(err, errErased) {
+			return ErrStale // the next claim, or the erasure, cancels it
+		}
 		if err != nil {
 			return err // an attempt that cannot be made is not counted
 		}
@@ -969,7 +988,7 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 		return s.alertFailed(t, c, a, in)
 	})
 	if err == nil {
-		s.metrics.end(r.Step)
+		s.metrics.End(r.Step)
 	}
 	return r, err
 }
@@ -999,6 +1018,9 @@ func (s Queues) afterRecord(c *Claim, a *webhook.Attempt, now time.Time) {
 	}
 	if s.use(c.ProgramID, "") != nil {
 		wake(s.housekeeping.erasures)
+	}
+	if s.erasedInFlight.Load() {
+		wake(s.housekeeping.erased)
 	}
 	s.housekeeping.recorded(c, a)
 	if !c.Ping {
@@ -1130,7 +1152,8 @@ func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer wake(s.housekeeping.erasures) // which waits for attempts in flight
+	defer wake(s.housekeeping.erasures) // which waits for attempts in flight, as does the next
+	defer wake(s.housekeeping.erased)
 	now := time.Now()
 	ops := make([]*sqlite.Op, len(nums)) // they share their commits
 	for i, num := range nums {
@@ -1179,7 +1202,7 @@ func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) err
 			return err
 		}
 	}
-	t.AfterCommit(func() { t.s.metrics.end(r.Step) })
+	t.AfterCommit(func() { t.s.metrics.End(r.Step) })
 	if err := t.finishAttempt(&c, &a, r.Step); err != nil || ping || !r.Status.Final() {
 		return err
 	}

@@ -241,7 +241,7 @@ func replayCondition(only webhook.ReplayOnly) string {
 const (
 	selectReplayed = "SELECT e.seq" + replayedEvents
 	countReplayed  = "SELECT count(*)" + replayedEvents
-	replayedEvents = ` FROM events e WHERE e.program_id = ?1 AND e.seq > ?5 AND e.seq <= ?6
+	replayedEvents = ` FROM events e WHERE e.program_id = ?1 AND e.seq > ?5 AND e.seq <= ?6 AND ` + record.NotErased + `
 		AND e.name IN (SELECT value FROM json_each(?3))
 		AND e.name IN (SELECT value FROM json_each((SELECT events FROM subscriptions WHERE id = ?2)))
 		AND NOT (e.seq > (SELECT seq FROM cursors WHERE subscription_id = ?2) AND EXISTS (
@@ -311,12 +311,12 @@ func (s Queues) replayBatch(ctx context.Context, r *record.ReplayCursor, count, 
 }
 
 // fitting reads the first of some events that together have at most size bytes, but at least one
-// if there is one, and returns their seqs. The error is [ErrStale] if retention removed one of them.
+// if there is one, and returns their seqs. The error is [ErrStale] if one of them is gone.
 func (s Queues) fitting(ctx context.Context, programID string, seqs []int64, size int) (c carried, fit []int64, err error) {
 	read, _ := s.db.Reads(ctx)
 	for {
 		if c, err = s.eventBodies(read, programID, seqs); err != nil {
-			if errors.Is(err, errGone) {
+			if errors.Is(err, errGone) || errors.Is(err, errErased) {
 				err = ErrStale
 			}
 			return c, seqs, err
@@ -356,12 +356,12 @@ func (t *tx) advanceReplay(r *record.ReplayCursor, b *replayBatch, q *Queue) (mo
 	return running > 0, err
 }
 
-// insertReplayed stores the delivery of a batch. It returns [ErrStale] if retention has removed
-// some of its events since they were read.
+// insertReplayed stores the delivery of a batch. It returns [ErrStale] if retention or an erasure has
+// removed some of its events since they were read.
 func (t *tx) insertReplayed(c *Claim, r *record.ReplayCursor, b *replayBatch) error {
 	seqs := appendSeqs(nil, b.seqs)
 	var there int
-	if err := t.Scan("SELECT count(*) FROM events WHERE program_id = ? AND seq IN (SELECT value FROM json_each(?))",
+	if err := t.Scan("SELECT count(*) FROM events WHERE program_id = ? AND erased_at IS NULL AND seq IN (SELECT value FROM json_each(?))",
 		[]any{r.ProgramID, seqs}, &there); err != nil {
 		return err
 	}

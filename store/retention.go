@@ -224,7 +224,7 @@ func (w *sweep) deliveriesIn(after, last, before int64) error {
 			return err
 		}
 		w.swept.add(swept)
-		w.s.metrics.ended[webhook.FailureExpired].Add(float64(swept.Expired))
+		w.s.metrics.Ended[webhook.FailureExpired].Add(float64(swept.Expired))
 		for _, l := range w.splits {
 			if l.events == 0 {
 				continue
@@ -345,7 +345,7 @@ const (
 	selectPendingLosses = `SELECT c.subscription_id, c.seq, (
 			SELECT count(*) FROM interests i JOIN events e ON e.program_id = s.program_id AND e.name = i.name
 				AND e.seq > max(i.after_seq, c.seq, ?2) AND e.seq <= min(coalesce(i.until_seq, ?3), ?3)
-				AND ` + record.PassesFilter + `
+				AND e.erased_at IS NULL AND ` + record.PassesFilter + `
 			WHERE i.subscription_id = c.subscription_id) AS lost
 		FROM subscriptions s INDEXED BY subscriptions_by_program JOIN cursors c ON c.subscription_id = s.id
 		WHERE s.program_id = ?1 AND s.deleted_at IS NULL AND c.seq < ?3 AND lost > 0`

@@ -19,10 +19,10 @@ import (
 const (
 	// fromSplits selects the events e that the open splits p, of the failed deliveries d, have yet
 	// to send. It leaves out those that have been delivered since, that the split has sent, that
-	// an earlier open split sends, and those of types that the subscription no longer wants.
+	// an earlier open split sends, erased ones, and those of types that the subscription no longer wants.
 	fromSplits = ` FROM splits p CROSS JOIN deliveries d ON d.num = p.delivery
 		CROSS JOIN undelivered u INDEXED BY undelivered_by_delivery ON u.delivery = p.delivery AND u.seq > p.after_seq
-		CROSS JOIN events e INDEXED BY events_by_seq ON e.program_id = d.program_id AND e.seq = u.seq
+		CROSS JOIN events e INDEXED BY events_by_seq ON e.program_id = d.program_id AND e.seq = u.seq AND e.erased_at IS NULL
 		WHERE NOT EXISTS (SELECT 1 FROM delivery_events x CROSS JOIN deliveries r ON r.num = x.delivery
 			WHERE x.program_id = d.program_id AND x.seq = u.seq AND r.split_of = d.id)
 		AND NOT EXISTS (SELECT 1 FROM undelivered o CROSS JOIN splits y ON y.delivery = o.delivery
@@ -170,7 +170,7 @@ func (s Queues) formSplit(ctx context.Context, c *Credit, except []string) (*For
 		if err != nil {
 			return err
 		}
-		// A delivery may have succeeded since.
+		// A delivery may have succeeded since, or an event have been erased.
 		var left int
 		seqs := appendSeqs(nil, r.seqs)
 		if err := t.Scan(countUndelivered, []any{r.parent, seqs}, &left); err != nil {
@@ -184,7 +184,9 @@ func (s Queues) formSplit(ctx context.Context, c *Credit, except []string) (*For
 	return f, nil
 }
 
-const countUndelivered = "SELECT count(*) FROM undelivered WHERE delivery = ? AND seq IN (SELECT value FROM json_each(?))"
+const countUndelivered = `SELECT count(*) FROM undelivered u CROSS JOIN deliveries d ON d.num = u.delivery
+	CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = u.seq AND e.erased_at IS NULL
+	WHERE u.delivery = ? AND u.seq IN (SELECT value FROM json_each(?))`
 
 // finishSplits ends the splits of a queue that have nothing left to send.
 func (s Queues) finishSplits(ctx context.Context, q *Queue) error {
@@ -257,8 +259,9 @@ func (t *tx) loseSplits(after, to, old int64) (lost []splitLoss, err error) {
 	return lost, err
 }
 
-// unsubscribedAtOnce is how many deliveries one write ends because of removed event types.
-const unsubscribedAtOnce = 16
+// unsendableAtOnce is how many deliveries one write ends because of removed event types and erased
+// events.
+const unsendableAtOnce = 16
 
 const (
 	// hasUnsubscribed is the condition of the deliveries d of the subscriptions s with an event of a
@@ -267,25 +270,27 @@ const (
 	hasUnsubscribed = `EXISTS (SELECT 1 FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
 		WHERE e.name NOT IN (SELECT value FROM json_each(s.events)))`
 
-	selectUnsubscribed = `SELECT d.num, json_array_length(d.seqs) FROM (SELECT num FROM deliveries WHERE subscription_id = ?1
+	// The deliveries that are due and cannot be sent, and whether an event was erased.
+	selectUnsendable = `SELECT d.num, ` + hasErased + ` FROM (SELECT num FROM deliveries WHERE subscription_id = ?1
 		AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL AND ping IS NULL ORDER BY next_attempt_at, num LIMIT ?3) l
 		CROSS JOIN deliveries d ON d.num = l.num CROSS JOIN subscriptions s ON s.id = d.subscription_id AND s.active = 1
-		WHERE ` + hasUnsubscribed
-	failUnsubscribed = `UPDATE deliveries SET status = 'failed', failure_reason = 'unsubscribed', next_attempt_at = NULL,
+		WHERE EXISTS (SELECT 1 FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
+		WHERE e.erased_at IS NOT NULL OR e.name NOT IN (SELECT value FROM json_each(s.events)))`
+	failUnsendable = `UPDATE deliveries SET status = 'failed', failure_reason = ?4, next_attempt_at = NULL,
 		completed_at = ?2, counted_at = ?3 WHERE num = ?1`
 )
 
-// endUnsubscribed fails the deliveries of a subscription that are due until a time of the wait clock
-// and have an event that it no longer requests. The others of their events are sent by a split. It
-// reports whether the first delivery was one; only then it looks at the next few.
-func (t *tx) endUnsubscribed(subscriptionID string, until int64) (ended bool, err error) {
-	for _, limit := range []int{1, unsubscribedAtOnce} {
-		events, err := t.unsubscribed(subscriptionID, until, limit)
-		if err != nil || len(events) == 0 {
+// endUnsendable fails the deliveries of a subscription that are due until a time of the wait clock
+// and have an event that it no longer requests or that was erased. The others of their events are sent
+// by a split. It reports whether the first delivery was one; only then it looks at the next few.
+func (t *tx) endUnsendable(subscriptionID string, until int64) (ended bool, err error) {
+	for _, limit := range []int{1, unsendableAtOnce} {
+		reasons, err := t.unsendable(subscriptionID, until, limit)
+		if err != nil || len(reasons) == 0 {
 			return ended, err
 		}
-		for num, n := range events {
-			if err := t.failUnsubscribed(num, n, subscriptionID); err != nil {
+		for num, reason := range reasons {
+			if err := t.failUnsendable(num, subscriptionID, reason); err != nil {
 				return ended, err
 			}
 		}
@@ -294,34 +299,40 @@ func (t *tx) endUnsubscribed(subscriptionID string, until int64) (ended bool, er
 	return ended, nil
 }
 
-// unsubscribed returns the deliveries that have an event of a type that the subscription no longer
-// requests, of the next few that are due, with the numbers of their events.
-func (t *tx) unsubscribed(subscriptionID string, until int64, limit int) (map[int64]int, error) {
-	events := make(map[int64]int)
-	return events, t.Each(selectUnsubscribed, []any{subscriptionID, until, limit}, func(scan func(...any) error) error {
+// unsendable returns the deliveries of the next few that are due that cannot be sent, with the reasons.
+func (t *tx) unsendable(subscriptionID string, until int64, limit int) (map[int64]webhook.FailureReason, error) {
+	reasons := make(map[int64]webhook.FailureReason)
+	return reasons, t.Each(selectUnsendable, []any{subscriptionID, until, limit}, func(scan func(...any) error) error {
 		var num int64
-		var n int
-		err := scan(&num, &n)
-		events[num] = n
+		var erased bool
+		err := scan(&num, &erased)
+		if reasons[num] = webhook.FailureUnsubscribed; erased {
+			reasons[num] = webhook.FailureCancelled
+		}
 		return err
 	})
 }
 
-// failUnsubscribed fails a delivery of some events, and splits it.
-func (t *tx) failUnsubscribed(num int64, events int, subscriptionID string) error {
+// failUnsendable fails a delivery that waits for an attempt, and splits it if it has several events.
+func (t *tx) failUnsendable(num int64, subscriptionID string, reason webhook.FailureReason) error {
 	at, err := t.now()
 	if err != nil {
 		return err
 	}
 	t.deliveryChanged(num)
-	t.AfterCommit(t.s.metrics.ended[webhook.FailureUnsubscribed].Inc)
-	if err := t.Exec(failUnsubscribed, num, at, t.counted()); err != nil {
+	t.AfterCommit(t.s.metrics.Ended[reason].Inc)
+	if err := t.Exec(failUnsendable, num, at, t.counted(), string(reason)); err != nil {
 		return err
 	}
-	if _, err := t.noteUndelivered(num, subscriptionID, 0); err != nil {
+	left, err := t.noteUndelivered(num, subscriptionID, 0)
+	if err != nil {
 		return err
 	}
-	if events > 1 {
+	several := false
+	if err := t.Scan("SELECT json_array_length(seqs) > 1 FROM deliveries WHERE num = ?", []any{num}, &several); err != nil {
+		return err
+	}
+	if several && left > 0 {
 		if err := t.openSplit(num, subscriptionID, &webhook.Attempt{}); err != nil {
 			return err
 		}

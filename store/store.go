@@ -29,6 +29,7 @@ import (
 
 	"service/store/clock"
 	"service/store/commits"
+	"service/store/counters"
 	"service/store/datadir"
 	"service/store/dictionary"
 	"service/store/doctor"
@@ -37,6 +38,7 @@ import (
 	"service/store/pending"
 	"service/store/people"
 	"service/store/record"
+	"service/store/rekey"
 	"service/store/replica"
 	"service/store/schema"
 	"service/store/sqlite"
@@ -113,7 +115,7 @@ type core struct {
 	lists       *list.Reader
 	people      people.Reads
 	records     *record.Reads
-	metrics     *metrics
+	metrics     *counters.Counters
 
 	replication *replica.Replication // nil without a replica
 	hold        *hold
@@ -147,7 +149,12 @@ type core struct {
 
 	programStates programStates
 	erasing       sync.Mutex // held while programs are erased
-	sweeping      sweepLock  // held by retention while it removes records, and by an import
+	clearing      sync.Mutex // held while the copies of erased events are removed
+	blanked       bool       // nothing was cleared since free pages were overwritten; guarded by clearing
+	// erasures changes when an event is erased, before and after it leaves the tail.
+	erasures       atomic.Int64
+	erasedInFlight atomic.Bool // attempts of deliveries with erased events may be in flight
+	sweeping       sweepLock   // held by retention while it removes records, and by an import
 
 	tokens   tokenCache
 	programs programCache
@@ -163,7 +170,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 	}
 	s := &Store{core: &core{
 		dir: cfg.Dir, logger: cfg.Logger, disk: doctor.FreeSpace{Dir: cfg.Dir, Min: cfg.MinFreeDisk},
-		tail: tail.New(tail.Bytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: newMetrics(), hold: newHold(),
+		tail: tail.New(tail.Bytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: counters.New(), hold: newHold(),
 		retention:    cfg.Retention,
 		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
 		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),
@@ -284,7 +291,7 @@ func (s *core) openDatabase(ctx context.Context, path string, cfg *Config) (err 
 	s.db, err = sqlite.Open(ctx, sqlite.Config{
 		Path: path, Schema: schema.Current, Readers: readers, NoAutoCheckpoint: cfg.Replica != nil,
 		Functions: []sqlite.Function{{Name: "event_matches", Call: s.eventMatches}},
-		Overwrite: encryptedTables(), Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
+		Overwrite: rekey.Tables(), Check: check, Hooks: s.hooks(), Logger: s.logger, Fault: cfg.Fault,
 	})
 	if err != nil {
 		return err
@@ -311,7 +318,7 @@ func (s *core) hooks() sqlite.Hooks {
 		Stamp:        s.writer.stamp,
 		AfterCommit:  s.writer.afterCommit,
 		Rollback:     s.writer.rollback,
-		Measure:      s.metrics.commit,
+		Measure:      s.metrics.Commit,
 	}
 }
 

@@ -56,7 +56,9 @@ func (s Figures) System(ctx context.Context) (y System, err error) {
 	if err != nil {
 		return y, err
 	}
-	return y, s.metrics.summarize(&y)
+	c, err := s.metrics.Summarize()
+	y.Commits, y.Writes, y.Seconds, y.Failures = c.Commits, c.Writes, c.Seconds, c.Failures
+	return y, err
 }
 
 // Records returns all programs, subscriptions, tokens and admins, ordered by kind and then by

@@ -11,7 +11,8 @@ import (
 // An event is delivered to a subscription when any of its deliveries succeeded. The events of a
 // failed delivery that are not are its rows in undelivered; it is recovered when it has none
 // left. This is the only notion of what is left to resend. An event that several deliveries failed
-// to deliver is left in the newest of them, so counts, lists and what resends them agree.
+// to deliver is left in the newest of them, so counts, lists and what resends them agree. An erased
+// event is not left to resend, and a delivery of nothing else is not recovered.
 
 const (
 	// An event may be in deliveries to many other subscriptions, so those are searched only if the
@@ -19,7 +20,9 @@ const (
 	// condition covers deliveries that were removed before their events.
 	insertUndelivered = `INSERT INTO undelivered (subscription, seq, delivery, incident)
 		SELECT d.subscription, j.value, d.num, ?2 FROM deliveries d CROSS JOIN json_each(d.seqs) j
-		WHERE d.num = ?1 AND (coalesce(d.redelivery_of, d.replay_id, d.split_of) IS NULL
+		WHERE d.num = ?1 AND NOT EXISTS (SELECT 1 FROM events e WHERE e.program_id = d.program_id AND e.seq = j.value
+			AND e.erased_at IS NOT NULL)
+		AND (coalesce(d.redelivery_of, d.replay_id, d.split_of) IS NULL
 			AND NOT EXISTS (SELECT 1 FROM deliveries r WHERE r.redelivery_of = d.id AND r.redelivery_of IS NOT NULL)
 			AND NOT EXISTS (SELECT 1 FROM replays p WHERE p.subscription_id = d.subscription_id)
 			OR EXISTS (SELECT 1 FROM undelivered o WHERE o.subscription = d.subscription AND o.seq = j.value)
@@ -38,7 +41,7 @@ const (
 		AND seq IN (SELECT value FROM json_each((SELECT seqs FROM deliveries WHERE num = ?1))) RETURNING delivery`
 
 	insertRecovered = `INSERT INTO recovered (delivery, at) SELECT ?1, ?2
-		WHERE NOT EXISTS (SELECT 1 FROM undelivered WHERE delivery = ?1)`
+		WHERE NOT EXISTS (SELECT 1 FROM undelivered WHERE delivery = ?1) AND NOT (SELECT ` + allErased + ` FROM deliveries d WHERE d.num = ?1)`
 
 	// A subscription has any number of rows, so each is found by an index lookup.
 	selectWithUndelivered = `WITH RECURSIVE o(num) AS (SELECT min(subscription) FROM undelivered
@@ -95,7 +98,7 @@ func (t *tx) noteRecovered(num int64) error {
 		return err
 	}
 	t.deliveryChanged(num)
-	t.AfterCommit(t.s.metrics.recovered.Inc)
+	t.AfterCommit(t.s.metrics.Recovered.Inc)
 	return t.endSplits(ofFailed, num)
 }
 

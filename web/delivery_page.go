@@ -349,7 +349,9 @@ func (d *deliveryRecord) cannotRedeliver() string {
 		return "The subscription is deleted."
 	case !d.Subscription.Active && !d.Own:
 		return "The subscription is paused: resume it first."
-	case d.body == nil:
+	case d.AllErased:
+		return "Its events were erased."
+	case d.body == nil && !d.Erased:
 		return "Its events were older than the retention period and were removed."
 	}
 	return ""
@@ -515,6 +517,10 @@ func (d *deliveryRecord) curlNote() string {
 
 // body sends the body of the request as a file.
 func (h *deliveryPages) body(r *request, d *deliveryRecord) (response, error) {
+	if d.Erased {
+		return response{}, &problem{status: http.StatusGone, title: "The body is gone",
+			text: "An event of this delivery was erased."}
+	}
 	if d.body == nil {
 		return response{}, &problem{status: http.StatusGone, title: "The body is gone",
 			text: "The events of this delivery were older than the retention period and were removed."}

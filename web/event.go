@@ -199,6 +199,9 @@ func writeEvents(to io.Writer) func([]webhook.Event) error {
 	out := bufio.NewWriterSize(to, 64<<10)
 	return func(events []webhook.Event) error {
 		for i := range events {
+			if !events[i].ErasedAt.IsZero() {
+				continue // it cannot be published
+			}
 			out.Write(events[i].JSON)
 			out.WriteByte('\n')
 		}
@@ -333,6 +336,8 @@ func (e *eventRecord) outcome() string {
 	}
 	switch {
 	case len(e.outcomes) > 0 || len(e.Waiting) > 0:
+	case !e.ErasedAt.IsZero() && removed == "":
+		return "Erased before it was sent."
 	case removed != "":
 		return removed
 	default:
@@ -382,6 +387,28 @@ func (h *eventPages) body(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	return textFile("event-"+e.ID+".json.txt", e.JSON), nil
+}
+
+// confirmErase asks before an event is erased.
+func (h *eventPages) confirmErase(r *request) (response, error) {
+	e, err := h.store.Events().Get(r.Context(), r.PathValue("program"), r.PathValue("id"))
+	if err != nil {
+		return response{}, asProblem(err)
+	}
+	return response{page: eraseEventPage(h.frame(r, "Erase event"), &e)}, nil
+}
+
+func (h *eventPages) erase(r *request) (response, error) {
+	var e webhook.Event
+	err := h.store.Write(r, func(sw store.Write) (err error) {
+		e, err = sw.EraseEvent(r.PathValue("program"), r.PathValue("id"), r.actor())
+		return err
+	})
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return response{location: eventPath(e.ProgramID, e.ID), note: &ui.Note{Kind: ui.NoteSuccess,
+		Text: "Payload erased. Copies in responses and in free space are removed in the background."}}, nil
 }
 
 // maxPublishForm bounds the publish form: an event whose bytes may each be encoded as three.

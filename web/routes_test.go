@@ -274,7 +274,8 @@ func TestRolesOfRoutes(t *testing.T) {
 		operator: {
 			"/bulk-runs/{id}/cancel", "/deliveries/cancel", "/deliveries/cancel/count", "/deliveries/redeliver", "/deliveries/redeliver/count",
 			"/deliveries/{id}/cancel", "/deliveries/{id}/redeliver", "/deliveries/{id}/share",
-			"/deliveries/{id}/shares/{share}/revoke", "/events/publish", "/subscriptions/check-url", "/subscriptions/filters",
+			"/deliveries/{id}/shares/{share}/revoke", "/events/publish", "/events/{program}/{id}/erase",
+			"/subscriptions/check-url", "/subscriptions/filters",
 			"/subscriptions/new",
 			"/subscriptions/{id}/delete", "/subscriptions/{id}/edit", "/subscriptions/{id}/filters",
 			"/subscriptions/{id}/pause", "/subscriptions/{id}/ping",
@@ -331,7 +332,7 @@ func TestPagesOfEachRole(t *testing.T) {
 	}
 	// The test must find links: some that an owner sees and a viewer does not.
 	for _, pattern := range []string{"/subscriptions/{id}/ping", "/subscriptions/{id}/edit", "/deliveries/{id}/redeliver",
-		"/deliveries/redeliver", "/events/publish", "/tokens/new", "/tokens/{id}/revoke", "/alerts/{id}/test",
+		"/deliveries/redeliver", "/events/publish", "/events/{program}/{id}/erase", "/tokens/new", "/tokens/{id}/revoke", "/alerts/{id}/test",
 		"/programs/-/new", "/programs/{id}/edit", "/programs/{id}/erase", "/admins/invite", "/admins/invitations/{id}/revoke"} {
 		if !seen[owner][pattern] || seen[viewer][pattern] {
 			t.Errorf("%s: an owner finds it: %v, a viewer: %v", pattern, seen[owner][pattern], seen[viewer][pattern])

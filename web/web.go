@@ -421,6 +421,7 @@ func (w *Web) eventRoutes() []route {
 		{"/events/export", viewer, pageRoute, by{get: p.events.export}},
 		{"/events/publish", operator, pageRoute, by{get: p.events.newForm, post: p.events.publish}.upTo(maxPublishForm)},
 		{"/events/{program}/{id}", viewer, pageRoute, by{get: p.events.show}},
+		{"/events/{program}/{id}/erase", operator, pageRoute, by{get: p.events.confirmErase, post: p.events.erase}},
 		{"/events/{program}/{id}/body.json.txt", viewer, pageRoute, by{get: p.events.body}},
 
 		{"/event-types", viewer, pageRoute, by{get: p.eventTypes.list}},

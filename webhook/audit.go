@@ -27,6 +27,7 @@ const (
 	ActionDeliveryExport           Action = "delivery.export"
 	ActionEventPublish             Action = "event.publish"
 	ActionEventExport              Action = "event.export"
+	ActionEventErase               Action = "event.erase"
 	ActionEventTypeCreate          Action = "event_type.create"
 	ActionEventTypeUpdate          Action = "event_type.update"
 	ActionEventTypeDelete          Action = "event_type.delete"
@@ -76,7 +77,7 @@ var actions = [...]Action{
 	ActionSubscriptionProbe, ActionSubscriptionTest, ActionSubscriptionRotateSecret, ActionSubscriptionReplay,
 	ActionSubscriptionCancelReplay, ActionSubscriptionDelete, ActionSubscriptionExport,
 	ActionDeliveryRedeliver, ActionDeliveryCancel, ActionDeliveryShare, ActionDeliveryRevokeShare,
-	ActionDeliveryExport, ActionEventPublish, ActionEventExport,
+	ActionDeliveryExport, ActionEventPublish, ActionEventExport, ActionEventErase,
 	ActionEventTypeCreate, ActionEventTypeUpdate, ActionEventTypeDelete,
 	ActionProgramCreate, ActionProgramUpdate, ActionProgramDelete, ActionProgramExport, ActionProgramImport,
 	ActionPortalLinkCreate, ActionPortalSessionBegin, ActionPortalSessionEnd,

@@ -162,6 +162,7 @@ const (
 	SkipSubscriptionDeleted BulkSkip = "subscription_deleted"
 	SkipSubscriptionPaused  BulkSkip = "subscription_paused"
 	SkipRedelivered         BulkSkip = "redelivered"  // a newer delivery has the same events
+	SkipErased              BulkSkip = "erased"       // the payloads of all its events were erased
 	SkipUnsubscribed        BulkSkip = "unsubscribed" // the subscription no longer requests one of its event types
 	SkipRecovered           BulkSkip = "recovered"    // it failed, and its events have been delivered since
 	SkipSplitting           BulkSkip = "splitting"    // it failed, and its events are being sent again in deliveries of their own
@@ -183,6 +184,7 @@ var bulkSkips = [...]struct {
 	{SkipSplitting, "being sent again one event at a time"},
 	{SkipSentAgain, "sent again in newer deliveries, which are resent if they failed"},
 	{SkipRedelivered, "already redelivered"},
+	{SkipErased, "events erased"},
 	{SkipUnsubscribed, "event type no longer requested by the subscription"},
 	{SkipSubscriptionPaused, "subscription paused or disabled"},
 	{SkipSubscriptionDeleted, "subscription deleted"},

@@ -27,6 +27,10 @@ type Event struct {
 	ReceivedAt time.Time
 	JSON       []byte // the whole object as delivered, compact
 
+	// ErasedAt is when the payload was erased, zero if it was not. JSON then has the common fields
+	// and erased_at.
+	ErasedAt time.Time
+
 	// TimestampGiven means that the publisher sent the timestamp. A generated one
 	// differs each time the same event is published. Not stored.
 	TimestampGiven bool
@@ -42,6 +46,13 @@ type Event struct {
 	// Trace is the trace that the event was published in. It is sent with attempts
 	// and is not part of the event. Only set while publishing.
 	Trace Trace
+}
+
+// Erase removes the payload of an event.
+func (e *Event) Erase(at time.Time) {
+	e.ErasedAt = at.UTC().Truncate(time.Millisecond)
+	e.JSON = appendEventHead(nil, e.ID, e.Timestamp)
+	e.JSON = fmt.Appendf(e.JSON, `,"name":"%s","version":"%s","erased_at":"%s"}`, e.Name, e.Version, FormatTime(e.ErasedAt))
 }
 
 // NewEvent parses and checks one event from a publisher. at is the path of the

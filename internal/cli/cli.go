@@ -52,6 +52,7 @@ type commands struct {
 	Publish     publishCmd     `cmd:"" group:"publish" help:"Publish events from a file or stdin."`
 	Listen      listenCmd      `cmd:"" group:"publish" help:"Receive or pull webhooks during development: print them, verify signatures, respond, forward."`
 	Filter      filterCmd      `cmd:"" group:"publish" help:"Run filters over stored events before a subscription uses them."`
+	Event       eventCmd       `cmd:"" group:"publish" help:"Erase payloads of events."`
 	Token       tokenCmd       `cmd:"" group:"access" help:"Create, list and revoke access tokens."`
 	Program     programCmd     `cmd:"" group:"access" help:"List, export, import, move and delete programs, the tenants of the service."`
 	PortalLink  portalLinkCmd  `cmd:"" group:"access" help:"Print a one-time link to a program's portal, for a partner. Needs a running server."`

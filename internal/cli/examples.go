@@ -24,6 +24,8 @@ service filter test filters.json --from 2026-03-01 --token-file token --ca data/
 	"token create": `service token create --program acme --user me --scope events.write
 service token create --program acme --user ci --scope webhooks.read --expires 90d
 service token create --scope platform --user backend`,
+	"event erase": `service event erase --program acme --where user_id=4711 --dry-run
+service event erase --program acme --where user_id=4711`,
 	"token list":   `service token list`,
 	"token revoke": `service token revoke 0198f6a3-10d2-7a90-b1c3-0f4e6d7a8b9c`,
 	"program list": `service program list`,

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"service/internal/terminal"
-	"service/store"
+	"service/store/rekey"
 	"service/webhook"
 )
 
@@ -32,7 +32,7 @@ func (c *keyRotateCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	var r store.KeyRotation
+	var r rekey.Rotation
 	err = d.CallSlow(ctx, http.MethodPost, "/v2/owner/key/rotate", nil, &r)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -44,7 +44,7 @@ func (c *keyRotateCmd) Run(ctx context.Context, std Streams) error {
 }
 
 // printRotation prints what was re-encrypted and what remains to be done.
-func printRotation(w io.Writer, r *store.KeyRotation) error {
+func printRotation(w io.Writer, r *rekey.Rotation) error {
 	count := []string{
 		webhook.Count(r.AuthorizationHeaders, "authorization header"),
 		webhook.Count(r.Headers, "header set"),

@@ -74,7 +74,7 @@ func spelledLog(_ []string, a slog.Attr) slog.Attr {
 }
 
 // commandWords are the first words of all commands, for a regular expression.
-const commandWords = "serve|promote|publish|listen|filter|token|program|portal-link|apply|audit|admin|backup|restore|release|" +
+const commandWords = "serve|promote|publish|listen|filter|event|token|program|portal-link|apply|audit|admin|backup|restore|release|" +
 	"salvage|compact|" +
 	"key|config|doctor|healthcheck|bench|completion|man|version"
 

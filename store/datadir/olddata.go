@@ -94,9 +94,10 @@ type OldEvent struct {
 	ReceivedAt time.Time
 }
 
-// EventsAfter returns the next events of a program after seq, at most limit.
+// EventsAfter returns the next events of a program after seq but for erased ones, at most limit.
 func (o *OldData) EventsAfter(ctx context.Context, programID string, seq int64, limit int) (events []OldEvent, err error) {
-	err = o.each(ctx)("SELECT seq, id, received_at FROM events WHERE program_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+	err = o.each(ctx)("SELECT seq, id, received_at FROM events WHERE program_id = ? AND seq > ? AND erased_at IS NULL "+
+		"ORDER BY seq LIMIT ?",
 		[]any{programID, seq, limit}, func(scan func(...any) error) error {
 			var e OldEvent
 			var received int64

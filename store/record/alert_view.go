@@ -18,7 +18,8 @@ const lastAttemptAmong = "50"
 const (
 	// wantedEvents joins the events e that the interest i of the subscription x names beyond the cursor c.
 	wantedEvents = `e.program_id = x.program_id AND e.name = i.name
-		AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)`
+		AND e.seq > max(i.after_seq, c.seq) AND e.seq <= coalesce(i.until_seq, 9223372036854775807)
+		AND ` + NotErased
 	// WaitingEvents are those that the interest's filter lets pass, which is tried on the next examinedSeqs
 	// of the log; unexaminedEvents are those after them.
 	WaitingEvents = wantedEvents + ` AND (i.filter IS NULL

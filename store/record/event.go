@@ -2,25 +2,28 @@ package record
 
 import (
 	"bytes"
+	"database/sql"
 	"time"
 
 	"service/store/dictionary"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
 // EventColumns are the columns of an event, see [ScanEvent].
-const EventColumns = "seq, id, name, received_at, json"
+const EventColumns = "seq, id, name, received_at, json, erased_at"
 
 // ScanEvent reads a row of EventColumns.
 func ScanEvent(ds *dictionary.Set, programID string, scan func(...any) error) (webhook.Event, error) {
 	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
 	var received int64
-	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON)
+	var erased sql.NullInt64
+	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON, &erased)
 	if err == nil {
 		e.JSON, err = ds.Unpack(e.ID, e.JSON)
 	}
 	e.ReceivedAt = time.UnixMilli(received).UTC()
-	e.Timestamp = timestamp(e.JSON)
+	e.Timestamp, e.ErasedAt = timestamp(e.JSON), sqlite.FromMillis(erased)
 	return e, err
 }
 
@@ -40,6 +43,10 @@ const ExaminedSeqs = "1000"
 
 // PassesFilter is true for an event e that the filter of the interest i lets pass.
 const PassesFilter = "CASE WHEN i.filter IS NULL THEN 1 ELSE event_matches(i.filter, e.id, e.json) END"
+
+// NotErased is true of an event e whose payload was not erased. It reads only indexes.
+const NotErased = `NOT EXISTS (SELECT 1 FROM events z INDEXED BY events_erased WHERE z.program_id = e.program_id AND z.name = e.name
+	AND z.seq = e.seq AND z.erased_at IS NOT NULL)`
 
 // ParseFilter reads a filter in its stored form.
 func ParseFilter(stored string) (*webhook.EventFilter, error) {

@@ -62,7 +62,7 @@ const (
 	selectEpochs = "SELECT num, id, head FROM log_epochs WHERE program_id = ? ORDER BY num"
 
 	// ?1 is the program, ?2 the subscription, ?3 the seqs of a page.
-	selectLogEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json, " + deliveryState +
+	selectLogEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json, e.erased_at, " + deliveryState +
 		" FROM subscriptions s CROSS JOIN json_each(?3) i CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value" + joinDeciding +
 		" WHERE s.id = ?2 ORDER BY i.key"
 )
@@ -186,7 +186,7 @@ func (f *logFeed) start(l *log, atEnd bool) (int64, error) {
 	return f.Low, nil
 }
 
-// read reads the events of the page.
+// read reads the events of the page but for erased ones.
 func (p *LogPage) read(v *view, programID string, sub *webhook.Subscription, seqs []int64) error {
 	query, args := selectListedEvents, []any{programID, sqlite.JSON(seqs)}
 	if sub != nil {
@@ -200,7 +200,9 @@ func (p *LogPage) read(v *view, programID string, sub *webhook.Subscription, seq
 			}
 			return scan(dest...)
 		})
-		p.Events, p.Statuses = append(p.Events, e), append(p.Statuses, state.Status)
+		if e.ErasedAt.IsZero() {
+			p.Events, p.Statuses = append(p.Events, e), append(p.Statuses, state.Status)
+		}
 		return err
 	})
 }

@@ -182,6 +182,7 @@ func (v *view) addSpans(results []EventResult, events []webhook.Event, programs 
 		var fields *webhook.Fields
 		for _, span := range all[e.ProgramID] {
 			switch {
+			case !e.ErasedAt.IsZero() && !span.accepted:
 			case !span.has(e, &fields):
 			case span.accepted:
 				r.Delivered++

@@ -103,7 +103,7 @@ const (
 		"WHERE program_id = ?1 UNION ALL SELECT max(seq) FROM events WHERE program_id = ?1)"
 	selectSeqRow = "SELECT seq, rowid FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
 
-	selectListedRows = "SELECT e.program_id, e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?1) i " +
+	selectListedRows = "SELECT e.program_id, e.seq, e.id, e.name, e.received_at, e.json, e.erased_at FROM json_each(?1) i " +
 		"CROSS JOIN events e ON e.rowid = i.value ORDER BY i.key"
 	selectRowFrom = "SELECT rowid, received_at FROM events WHERE rowid >= ? ORDER BY rowid LIMIT 1"
 	selectRowEnds = "SELECT coalesce((SELECT min(rowid) FROM events), 1) - 1, coalesce((SELECT max(rowid) FROM events), 0) + 1"
@@ -255,6 +255,9 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 		}
 		if err := v.Scan(countEventRemoved, []any{programID, e.Name, e.Seq, MaxEventWaits}, &e.Removed); err != nil {
 			return err
+		}
+		if !e.ErasedAt.IsZero() {
+			return nil // it waits for nobody
 		}
 		return v.Each(selectEventWaits, []any{programID, e.Name, e.Seq, MaxEventWaits}, func(scan func(...any) error) error {
 			var w EventWait
@@ -434,7 +437,7 @@ var (
 		"FROM events e INDEXED BY events_by_id WHERE e.program_id = :program AND e.id IN (SELECT value FROM json_each(:id))")
 )
 
-const selectListedEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json FROM json_each(?2) i " +
+const selectListedEvents = "SELECT e.seq, e.id, e.name, e.received_at, e.json, e.erased_at FROM json_each(?2) i " +
 	"CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value ORDER BY i.key"
 
 // stampOf formats a time for comparison with eventStamp; the zero time is NULL.

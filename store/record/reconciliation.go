@@ -63,7 +63,7 @@ func owedStates(groups []string) (stored []string) {
 
 const (
 	// ?1 is the program, ?2 the subscription, ?3 seqs.
-	selectOwed = "SELECT e.seq, e.id, e.name, e.received_at, e.json, " + deliveryState + ", d.id" + fromOwed + " ORDER BY i.key"
+	selectOwed = "SELECT e.seq, e.id, e.name, e.received_at, e.json, e.erased_at, " + deliveryState + ", d.id" + fromOwed + " ORDER BY i.key"
 	countOwed  = "SELECT " + deliveryState + ", count(*)" + fromOwed + " GROUP BY 1"
 	fromOwed   = " FROM subscriptions s CROSS JOIN json_each(?3) i CROSS JOIN events e ON e.program_id = ?1 AND e.seq = i.value" +
 		joinDeciding + " WHERE s.id = ?2"

@@ -68,7 +68,8 @@ type EventsFound struct {
 // searchStep is how many events one query reads.
 const searchStep = 500
 
-const searchEvents = "SELECT rowid, program_id, seq, id, name, received_at, json FROM events WHERE rowid < ? ORDER BY rowid DESC LIMIT ?"
+const searchEvents = "SELECT rowid, program_id, seq, id, name, received_at, json, erased_at FROM events WHERE rowid < ? " +
+	"ORDER BY rowid DESC LIMIT ?"
 
 // Search reads events, newest first, until it has found Limit events, reached From, or searched
 // for Within.

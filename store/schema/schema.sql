@@ -169,7 +169,8 @@ CREATE TABLE events (
     name        TEXT    NOT NULL,
     received_at INTEGER NOT NULL,
     json        BLOB    NOT NULL,                               -- the bytes as delivered; compressed if it begins with the number of a dictionary
-    traceparent TEXT                                            -- the trace that it was published from, to be sent on
+    traceparent TEXT,                                           -- the trace that it was published from, to be sent on
+    erased_at   INTEGER                                         -- since then json has no payload
 ) STRICT;
 
 -- The log's head, pages of the log, lists of a program's events, and retention.
@@ -180,6 +181,24 @@ CREATE UNIQUE INDEX events_by_id ON events (program_id, id);
 
 -- The dispatcher, which reads what a subscription wants from the log; replays, and lists by event type.
 CREATE UNIQUE INDEX events_by_name ON events (program_id, name, seq);
+
+-- What does not wait for a subscription any more, and the export of a program that moves.
+CREATE INDEX events_erased ON events (program_id, name, seq) WHERE erased_at IS NOT NULL;
+
+-- Erased events of which copies may be left outside of the log, see docs/decisions/0082-erasure.md.
+CREATE TABLE erasures (
+    program_id TEXT    NOT NULL,
+    seq        INTEGER NOT NULL,
+    at         INTEGER NOT NULL,
+    cleared    INTEGER NOT NULL DEFAULT 0 CHECK (cleared IN (0, 1)), -- 1: no row has a copy; free pages and the WAL may
+    PRIMARY KEY (program_id, seq)
+) STRICT, WITHOUT ROWID;
+
+-- Zeros that are stored in the free pages of the database to overwrite what those contain.
+CREATE TABLE blanks (
+    num   INTEGER PRIMARY KEY,
+    zeros BLOB    NOT NULL
+) STRICT;
 
 -- The epochs of each log, see docs/decisions/0083-cursors-with-epochs.md. A takeover or a restore may
 -- have lost the newest events, whose seqs are given out again: it begins an epoch. A log without a row

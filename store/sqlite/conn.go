@@ -25,6 +25,7 @@ var (
 		"PRAGMA trusted_schema = OFF",
 		"PRAGMA cache_size = -16000",
 		"PRAGMA wal_autocheckpoint = 1000", // AutoCheckpointFrames
+		overwriteCells,
 	}
 	// noCheckpointPragmas configure a writer without automatic checkpoints.
 	noCheckpointPragmas = append(slices.Clip(writerPragmas), "PRAGMA wal_autocheckpoint = 0")
@@ -54,11 +55,12 @@ var (
 	}
 )
 
-// Whether deleted content is overwritten with zeros, even in pages that become free. A transaction
-// would not write all of those otherwise. Both drivers are compiled with OFF.
+// Whether deleted content is overwritten with zeros. Within a page that stays in use it always is, which
+// costs no I/O: no copy of a row stays where it was before SQLite moved it. In pages that become free it
+// is on demand, since a transaction would not write all of those otherwise.
 const (
-	overwriteOn  = "PRAGMA secure_delete = ON"
-	overwriteOff = "PRAGMA secure_delete = OFF"
+	overwritePages = "PRAGMA secure_delete = ON"
+	overwriteCells = "PRAGMA secure_delete = FAST"
 )
 
 // incrementalVacuum makes PRAGMA incremental_vacuum able to release free pages. It

@@ -39,7 +39,7 @@ type Config struct {
 	// checkpoints the WAL (write-ahead log).
 	NoAutoCheckpoint bool
 	// Overwrite are the tables whose replaced and deleted content is overwritten with zeros in the
-	// database file. That of other tables may remain in it until the space is used again.
+	// database file. That of other tables may remain in pages that become free until these are used again.
 	Overwrite []string
 	// Functions can be used in the statements of the DB.
 	Functions []Function

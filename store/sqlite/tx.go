@@ -64,15 +64,26 @@ func (t *Tx) statement(query string) (*statement, error) {
 
 // setOverwrite turns the overwriting of deleted content on or off.
 func (t *Tx) setOverwrite(on bool) error {
-	pragma := overwriteOff
+	pragma := overwriteCells
 	if on {
-		pragma = overwriteOn
+		pragma = overwritePages
 	}
 	s, err := t.statement(pragma)
 	if err == nil {
 		_, err = s.exec(nil)
 	}
 	t.overwrites = on || err != nil
+	return err
+}
+
+// Overwrite makes what the transaction replaces or deletes from here on be overwritten with zeros in
+// the file, even in pages that become free. It ends with the transaction.
+func (t *Tx) Overwrite() error {
+	if t.overwrites {
+		return nil
+	}
+	err := t.setOverwrite(true)
+	t.noteError(err)
 	return err
 }
 

@@ -36,6 +36,7 @@ type Event struct {
 	Received int64 // Unix milliseconds
 	Json     []byte
 	Trace    webhook.Trace
+	Erased   bool // it has no JSON
 }
 
 // overhead is the approximate memory of an event in addition to its strings.
@@ -109,6 +110,20 @@ func (t *Tail) Scan(programID string, after int64, visit func(seq int64, e *Even
 		}
 	}
 	return true
+}
+
+// Erase drops the payload of an event.
+func (t *Tail) Erase(programID string, seq int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.programs[programID]
+	if p == nil || seq < p.first || seq-p.first >= int64(len(p.events)-p.from) {
+		return
+	}
+	e := &p.events[p.from+int(seq-p.first)]
+	t.bytes -= e.size()
+	*e = Event{Id: e.Id, Name: e.Name, Received: e.Received, Erased: true}
+	t.bytes += e.size()
 }
 
 // Forget drops the events of a program.

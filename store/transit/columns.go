@@ -124,6 +124,7 @@ var tables = map[string]table{
 	"events": {columns: map[string]check{
 		"program_id": owner, "seq": number, "id": id, "name": name, "received_at": moment, "json": blob(2, webhook.MaxEventBytes+1024),
 		"traceparent": null(text(64, func(s string) bool { return string(webhook.ParseTrace([]string{s})) == s })), "rowid": number,
+		"erased_at": null(moment),
 	}, row: func(g *Gate, r row) (string, string) {
 		e := webhook.Event{ID: r.text("id"), Name: r.text("name"), JSON: r.bytes("json")}
 		if problem := g.events.Check(&e); problem != "" {
@@ -136,6 +137,7 @@ var tables = map[string]table{
 		g.seq = r.int("seq")
 		return column, problem
 	}},
+	"erasures": {columns: map[string]check{"program_id": owner, "seq": reachedSeq, "at": moment, "cleared": integer(0, 0)}},
 	"log_epochs": {columns: map[string]check{
 		"program_id": owner, "num": integer(1, 1<<32), "id": integer(-biggest, biggest), "head": reachedSeq,
 	}},

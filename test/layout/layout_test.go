@@ -81,7 +81,8 @@ type privilege struct {
 var privileges = []privilege{
 	{"database/sql", "", []string{
 		"service/store", "service/store/certificate", "service/store/clock", "service/store/commits", "service/store/datadir",
-		"service/store/doctor", "service/store/list", "service/store/people", "service/store/pending", "service/store/record",
+		"service/store/doctor", "service/store/erasure", "service/store/list", "service/store/people", "service/store/pending",
+		"service/store/record", "service/store/rekey",
 		"service/store/sqlite",
 	},
 		"the only SQL is in store and below it"},
@@ -116,6 +117,7 @@ var privileges = []privilege{
 		"service/internal/certs",
 		"service/internal/server",
 		"service/store",
+		"service/store/counters",
 	}, "webhook counts nothing"},
 	{"github.com/prometheus/client_golang/prometheus/collectors", "", []string{"service/internal/server"}, "the process is internal/server's"},
 	{"github.com/prometheus/client_golang/prometheus/promauto", "", nil, "metrics are registered with the server's registry, not for the " +

@@ -1,0 +1,292 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"service/store/erasure"
+	"service/store/record"
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+// Conditions and columns of a delivery d with the events at its seqs.
+const (
+	ofItsEvents = "FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value WHERE e.erased_at IS "
+	hasErased   = "EXISTS (SELECT 1 " + ofItsEvents + "NOT NULL)"
+	allErased   = "(" + hasErased + " AND NOT EXISTS (SELECT 1 " + ofItsEvents + "NULL))"
+
+	// remainingSeqs are the seqs of those that were not erased.
+	remainingSeqs = "CASE WHEN " + hasErased + " THEN (SELECT json_group_array(j.value ORDER BY j.key) " +
+		ofItsEvents + "NULL) ELSE d.seqs END"
+
+	selectErasedOf = `SELECT EXISTS (SELECT 1 FROM json_each(?2) j CROSS JOIN events e ON e.program_id = ?1 AND e.seq = j.value
+		WHERE e.erased_at IS NOT NULL)`
+	selectEventOf = "SELECT " + record.EventColumns + " FROM events WHERE program_id = ? AND id = ?"
+)
+
+// staleIfErased returns [ErrStale] if one of some events, an array of seqs, was erased.
+func (t *tx) staleIfErased(programID, seqs string) error {
+	var erased bool
+	err := t.Scan(selectErasedOf, []any{programID, seqs}, &erased)
+	if err == nil && erased {
+		err = ErrStale
+	}
+	return err
+}
+
+// EraseEvent erases the payload of an event: nothing sends it after the commit. [Store.Housekeep]
+// removes the copies outside of the log. Erasing it again changes nothing. It returns the event as it
+// is stored then.
+func (w Write) EraseEvent(programID, id string, by webhook.AuditEntry) (webhook.Event, error) {
+	s, t := w.t.s, w.t
+	if err := t.use(programID, "event"); err != nil {
+		return webhook.Event{}, err
+	}
+	read := func() (webhook.Event, error) {
+		e, err := record.ScanEvent(&s.dictionaries, programID, func(dest ...any) error {
+			return t.Scan(selectEventOf, []any{programID, id}, dest...)
+		})
+		return e, sqlite.NoRows(err, webhook.NotFound("event"))
+	}
+	e, err := read()
+	if err != nil || !e.ErasedAt.IsZero() {
+		return e, err
+	}
+	s.erasures.Add(1)
+	t.many = true // nothing is formed in this commit from events that are in memory only
+	if err := erasure.Mark(t.Tx, &s.dictionaries, programID, e.Seq, s.clock.Now().UnixMilli()); err != nil {
+		return e, err
+	}
+	t.deliveryChanged(0)
+	t.AfterCommit(func() {
+		s.tail.Erase(programID, e.Seq)
+		s.erasures.Add(1)
+		wake(s.housekeeping.erased)
+	})
+	if err := t.people.Record(by, webhook.ActionEventErase, programID, e.ID, e.Name); err != nil {
+		return e, err
+	}
+	return read()
+}
+
+// ClearErased removes the copies of erased events, but for those of attempts in flight. It is for a
+// process without [Store.Housekeep].
+func (s Events) ClearErased(ctx context.Context) error {
+	_, err := s.clearErased(ctx)
+	return err
+}
+
+// clearRetry is the pause before what a read prevented is tried again.
+const clearRetry = 10 * time.Second
+
+// clearErased removes the copies of erased events: from rows, then from free pages, then from the WAL.
+// It leaves deliveries with an attempt in flight; [Queues.Record] wakes it. A zero next means that
+// nothing else is left.
+func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
+	s.clearing.Lock()
+	defer s.clearing.Unlock()
+	s.erasedInFlight.Store(true) // before the first look
+	c := &clearing{s: s, ctx: ctx, steps: s.newSteps(sweepPace)}
+	began := time.Now()
+	if err := c.rows(); err != nil {
+		return next, err
+	}
+	s.erasedInFlight.Store(c.inFlight)
+	var cleared bool
+	if err := s.db.Scan(ctx, erasure.HasCleared, nil, &cleared); err != nil || !cleared {
+		return next, err
+	}
+	if s.blanked = s.blanked && c.events == 0; !s.blanked {
+		if err := c.steps.each(c.fill, c.drop); err != nil {
+			return next, err
+		}
+		s.blanked = true
+	}
+	if !s.truncateWAL() {
+		return time.Now().Add(clearRetry), nil // a long read uses it
+	}
+	if err := c.steps.remove(ctx, erasure.RemoveCleared); err != nil {
+		return next, err
+	}
+	s.logger.Info("removed the copies of erased events", "events", c.events, "duration", time.Since(began).Round(time.Millisecond),
+		"longest_step", c.steps.longest)
+	return next, nil
+}
+
+// clearing is one run of clearErased.
+type clearing struct {
+	s        *core
+	ctx      context.Context
+	steps    steps
+	events   int
+	inFlight bool
+}
+
+// rows removes the copies in rows.
+func (c *clearing) rows() error {
+	_, each := c.s.db.Reads(c.ctx)
+	for last := (erasure.Pending{}); ; {
+		some, err := erasure.Next(each, &c.s.dictionaries, last.ProgramID, last.Seq)
+		if err != nil || len(some) == 0 {
+			return err
+		}
+		last = some[len(some)-1]
+		for len(some) > 0 { // a program at a time
+			n := 1
+			for n < len(some) && some[n].ProgramID == some[0].ProgramID {
+				n++
+			}
+			if c.s.use(some[0].ProgramID, "") == nil { // otherwise it is erased as a whole, or frozen
+				if err := c.program(some[:n]); err != nil {
+					return err
+				}
+			}
+			some = some[n:]
+		}
+	}
+}
+
+// program removes the copies of events of one program.
+func (c *clearing) program(events []erasure.Pending) error {
+	if err := c.answers(events); err != nil {
+		return err
+	}
+	c.steps.size = firstStep
+	var done []erasure.Pending
+	for i := range events {
+		left, err := c.deliveries(&events[i])
+		if err != nil {
+			return err
+		}
+		if left {
+			c.inFlight = true
+		} else {
+			done = append(done, events[i])
+		}
+	}
+	c.events += len(done)
+	return inSteps(c.ctx, &c.steps, done, func(t *tx, some []erasure.Pending) error {
+		for i := range some {
+			if err := erasure.Cleared(t.Tx, &some[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// deliveries ends the deliveries of an event that wait, and removes the responses to all of them. It
+// reports whether one is in flight.
+func (c *clearing) deliveries(p *erasure.Pending) (inFlight bool, err error) {
+	for after := int64(0); ; {
+		nums, err := c.s.nums(c.ctx, erasure.SelectCarriers, p.ProgramID, p.Seq, after, c.steps.size)
+		if err != nil || len(nums) == 0 {
+			return inFlight, err
+		}
+		after = nums[len(nums)-1]
+		claimed := false
+		err = c.steps.write(c.ctx, func(t *tx) (err error) {
+			claimed, err = t.clearDeliveries(nums, p.Seq)
+			return err
+		})
+		if err != nil {
+			return inFlight, err
+		}
+		inFlight = inFlight || claimed
+	}
+}
+
+// clearDeliveries is clearing.deliveries for a few deliveries.
+func (t *tx) clearDeliveries(nums []int64, seq int64) (inFlight bool, err error) {
+	list := sqlite.JSON(nums)
+	carriers, err := erasure.Carriers(t.Tx, list)
+	if err != nil {
+		return false, err
+	}
+	for i := range carriers {
+		d := &carriers[i]
+		inFlight = inFlight || d.InFlight
+		if !d.Waits {
+			continue
+		}
+		if err := t.failUnsendable(d.Num, d.SubscriptionID, webhook.FailureCancelled); err != nil {
+			return false, err
+		}
+		t.AfterCommit(func() { t.s.watchers.SubscriptionChanged(d.SubscriptionID) }) // a split may have begun
+	}
+	left, err := erasure.Clear(t.Tx, list, seq)
+	for _, num := range left {
+		if err == nil {
+			err = t.noteRecovered(num)
+		}
+		if err == nil {
+			err = t.endSplits(ofFailed, num)
+		}
+	}
+	t.deliveryChanged(0)
+	return inFlight, err
+}
+
+// answers removes the events from stored answers. A key rotation may change a row between its read and
+// its write; then all are read again.
+func (c *clearing) answers(events []erasure.Pending) error {
+	a := erasure.NewAnswers(c.s.keys, events)
+	c.steps.size = firstStep
+	for after, read, again := int64(0), 1, false; read > 0 || again; {
+		if read == 0 {
+			after, again = 0, false
+		}
+		read = 0
+		var found []*erasure.Answer
+		err := c.s.db.Each(c.ctx, erasure.SelectAnswers, []any{events[0].ProgramID, after, c.steps.size}, func(scan func(...any) error) error {
+			var place string
+			var body []byte
+			if err := scan(&after, &place, &body); err != nil {
+				return err
+			}
+			read++
+			if answer := a.Erase(after, place, body); answer != nil {
+				found = append(found, answer)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		err = inSteps(c.ctx, &c.steps, found, func(t *tx, some []*erasure.Answer) error {
+			for _, answer := range some {
+				changed, err := a.Store(t.Tx, answer)
+				if again = again || changed; err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill overwrites the pages that are free.
+func (c *clearing) fill() error {
+	c.steps.size = 1
+	for {
+		var left int64
+		err := c.steps.write(c.ctx, func(t *tx) (err error) {
+			left, err = erasure.Fill(t.Tx, min(c.steps.size, 8))
+			return err
+		})
+		if err != nil || left == 0 {
+			return err
+		}
+	}
+}
+
+// drop makes them free again.
+func (c *clearing) drop() error {
+	_, err := c.steps.repeat(c.ctx, func(t *tx, size int) (int64, error) { return erasure.Drop(t.Tx, size) })
+	return err
+}

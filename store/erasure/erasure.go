@@ -1,0 +1,146 @@
+// Package erasure removes the payloads of erased events from a database: from the log, from the
+// responses that receivers gave to their deliveries, from stored answers to requests, and from free
+// pages. Every step can be repeated, so an erasure continues after a crash. See
+// docs/decisions/0082-erasure.md.
+package erasure
+
+import (
+	"database/sql"
+	"errors"
+	"time"
+
+	"service/store/dictionary"
+	"service/store/record"
+	"service/store/sqlite"
+	"service/webhook"
+)
+
+const (
+	selectEvent = "SELECT " + record.EventColumns + " FROM events WHERE program_id = ? AND seq = ? AND erased_at IS NULL"
+	eraseEvent  = "UPDATE events SET json = ?3, traceparent = NULL, erased_at = ?4 WHERE program_id = ?1 AND seq = ?2"
+	addErasure  = "INSERT INTO erasures (program_id, seq, at) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET cleared = 0"
+)
+
+// Mark erases the payload of an event in the log as of a time in Unix milliseconds, and notes that
+// copies of it are left. An event that retention has removed is left alone. One that was erased before is noted
+// again: copies may have come with it from another installation.
+func Mark(t *sqlite.Tx, d *dictionary.Set, programID string, seq, at int64) error {
+	e, err := record.ScanEvent(d, programID, func(dest ...any) error {
+		return t.Scan(selectEvent, []any{programID, seq}, dest...)
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		return t.Exec(addErasure, programID, seq, at)
+	}
+	if err != nil {
+		return err
+	}
+	e.Erase(time.UnixMilli(at))
+	return errors.Join(t.Overwrite(), t.Exec(eraseEvent, programID, seq, e.JSON, at), t.Exec(addErasure, programID, seq, at))
+}
+
+// Pending is an erased event that may have copies.
+type Pending struct {
+	ProgramID string
+	Seq       int64
+	Event     webhook.Event // without an ID if retention has removed it
+}
+
+// AtOnce is how many erased events are cleared together: each search of the stored answers looks for
+// all of them.
+const AtOnce = 256
+
+const selectPending = `SELECT x.program_id, x.seq, e.seq, e.id, e.name, e.received_at, e.json, e.erased_at
+	FROM erasures x LEFT JOIN events e ON e.program_id = x.program_id AND e.seq = x.seq
+	WHERE x.cleared = 0 AND (x.program_id, x.seq) > (?, ?) ORDER BY x.program_id, x.seq LIMIT ?`
+
+// Next returns the erased events with copies after one of them, of programs in the order of their IDs.
+func Next(each sqlite.EachRow, d *dictionary.Set, programID string, seq int64) (all []Pending, err error) {
+	err = each(selectPending, []any{programID, seq, AtOnce}, func(scan func(...any) error) error {
+		var p Pending
+		var gone sql.NullInt64
+		var id, name sql.NullString
+		var received, erased sql.NullInt64
+		var json []byte
+		if err := scan(&p.ProgramID, &p.Seq, &gone, &id, &name, &received, &json, &erased); err != nil {
+			return err
+		}
+		if id.Valid {
+			p.Event, err = record.ScanEvent(d, p.ProgramID, func(dest ...any) error {
+				return assign(dest, p.Seq, id.String, name.String, received.Int64, json, erased)
+			})
+		}
+		all = append(all, p)
+		return err
+	})
+	return all, err
+}
+
+// assign sets the destinations of [record.ScanEvent].
+func assign(dest []any, seq int64, id, name string, received int64, json []byte, erased sql.NullInt64) error {
+	*dest[0].(*int64), *dest[1].(*string), *dest[2].(*string) = seq, id, name
+	*dest[3].(*int64), *dest[4].(*[]byte), *dest[5].(*sql.NullInt64) = received, json, erased
+	return nil
+}
+
+// Carrier is a delivery that carries an erased event.
+type Carrier struct {
+	Num            int64
+	SubscriptionID string
+	InFlight       bool
+	Waits          bool // for an attempt, of a subscription that exists
+}
+
+// SelectCarriers returns the nums of the deliveries that carry the event ?2 of the program ?1 after
+// ?3, at most ?4.
+const SelectCarriers = "SELECT delivery FROM delivery_events WHERE program_id = ?1 AND seq = ?2 AND delivery > ?3 " +
+	"ORDER BY delivery LIMIT ?4"
+
+const (
+	selectStates = `SELECT d.num, d.subscription_id, d.claimed_at IS NOT NULL, d.next_attempt_at IS NOT NULL AND s.deleted_at IS NULL
+		FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value
+		CROSS JOIN subscriptions s ON s.id = d.subscription_id`
+	clearAttempts = `UPDATE attempts SET response_header = '', response_body = x'', response_removed = 1
+		WHERE delivery IN (SELECT value FROM json_each(?1)) AND (response_header <> '' OR response_body <> x'')`
+	clearResponses = "DELETE FROM responses WHERE delivery IN (SELECT value FROM json_each(?1))"
+	clearStored    = `DELETE FROM stored_responses WHERE (program_id, delivery) IN (SELECT d.program_id, d.num FROM json_each(?1) i
+		CROSS JOIN deliveries d ON d.num = i.value)`
+	clearUndelivered = "DELETE FROM undelivered WHERE delivery IN (SELECT value FROM json_each(?1)) AND seq = ?2 RETURNING delivery"
+)
+
+// Carriers returns the deliveries with some nums as of a write.
+func Carriers(t *sqlite.Tx, nums any) (all []Carrier, err error) {
+	err = t.Each(selectStates, []any{nums}, func(scan func(...any) error) error {
+		var c Carrier
+		err := scan(&c.Num, &c.SubscriptionID, &c.InFlight, &c.Waits)
+		all = append(all, c)
+		return err
+	})
+	return all, err
+}
+
+// Clear removes the responses of deliveries, which may repeat what was sent, and what says that the
+// event seq is left to resend. It returns the deliveries of which it was left. nums is a JSON array.
+func Clear(t *sqlite.Tx, nums any, seq int64) (left []int64, err error) {
+	err = t.Overwrite()
+	for _, query := range []string{clearAttempts, clearResponses, clearStored} {
+		if err == nil {
+			err = t.Exec(query, nums)
+		}
+	}
+	if err == nil {
+		err = t.Each(clearUndelivered, []any{nums, seq}, sqlite.Into(&left))
+	}
+	return left, err
+}
+
+// Cleared notes that no row has a copy of an event any more.
+func Cleared(t *sqlite.Tx, p *Pending) error {
+	return t.Exec("UPDATE erasures SET cleared = 1 WHERE program_id = ? AND seq = ?", p.ProgramID, p.Seq)
+}
+
+const (
+	// HasCleared reports whether only free pages and the WAL have copies of some events.
+	HasCleared = "SELECT EXISTS (SELECT 1 FROM erasures WHERE cleared = 1) OR EXISTS (SELECT 1 FROM blanks)"
+	// RemoveCleared removes at most ?1 of those events.
+	RemoveCleared = "DELETE FROM erasures WHERE (program_id, seq) IN (SELECT program_id, seq FROM erasures WHERE cleared = 1 LIMIT ?1)"
+)

@@ -8,6 +8,7 @@ import (
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/web/hashing"
 	"service/web/once"
 	"service/web/ui"
 	"service/webhook"
@@ -18,7 +19,7 @@ type accountPages struct {
 	*site
 	sessions *sessions
 	limiter  *ratelimit.Limiter
-	hasher   *passwordHasher
+	hasher   *hashing.Queue
 
 	challenges *once.Challenges
 }
@@ -99,7 +100,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	var right bool
 	var hashErr error
 	var newer webhook.PasswordHash
-	err = h.hasher.do(r.Context(), knownDevice, func() {
+	err = h.hasher.Do(r.Context(), hashing.KnownDevice, func() {
 		if right, _, hashErr = hash.Matches(form.Get("current")); right {
 			newer = webhook.HashPassword(form.Get("password"))
 		}

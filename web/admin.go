@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"service/store"
+	"service/web/hashing"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -63,7 +64,7 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 		return h.renderSetup(r, http.StatusUnprocessableEntity, s), nil
 	}
 	var hash webhook.PasswordHash
-	if err := h.hasher.do(r.Context(), knownDevice, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
+	if err := h.hasher.Do(r.Context(), hashing.KnownDevice, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
 		return response{}, tooBusy(err)
 	}
 	var secret string

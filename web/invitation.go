@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"service/store"
+	"service/web/hashing"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -142,7 +143,7 @@ func (h *signInPages) acceptInvitation(r *request) (response, error) {
 		return h.renderAccept(r, http.StatusUnprocessableEntity, f), nil
 	}
 	var hash webhook.PasswordHash
-	if err := h.hasher.do(r.Context(), knownDevice, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
+	if err := h.hasher.Do(r.Context(), hashing.KnownDevice, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
 		return response{}, tooBusy(err)
 	}
 	var secret string

@@ -5,126 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"service/store"
+	"service/web/hashing"
 	"service/webhook"
 )
-
-// TestHashingIsBounded checks that two passwords are hashed at a time, at most one for unknown
-// devices, that the queue is short, and that a canceled request leaves it.
-func TestHashingIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newPasswordHasher()
-		var running, most, strangers atomic.Int32
-		release := make(chan struct{})
-		count := func() {
-			if n := running.Add(1); n > most.Load() {
-				most.Store(n)
-			}
-			<-release
-			running.Add(-1)
-		}
-		countStranger := func() {
-			if strangers.Add(1) > 1 {
-				t.Error("two strangers at a time")
-			}
-			count()
-			strangers.Add(-1)
-		}
-		results := make(chan error, 100)
-		for range 20 {
-			go func() { results <- h.do(t.Context(), 0, countStranger) }()
-		}
-		synctest.Wait()
-		busy := 0
-		for range len(results) {
-			if err := <-results; errors.As(err, new(errBusy)) {
-				busy++
-			} else {
-				t.Errorf("got %v, want that there are too many", err)
-			}
-		}
-		if busy != 4 || running.Load() != 1 {
-			t.Errorf("of 20 strangers %d were refused and %d are hashing, want 4 and 1", busy, running.Load())
-		}
-		// A known device is served regardless of the number of unknown ones.
-		go func() { results <- h.do(t.Context(), knownDevice, count) }()
-		synctest.Wait()
-		if running.Load() != 2 {
-			t.Errorf("%d are hashing, want 2", running.Load())
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := make(chan error, 1)
-		go func() { gone <- h.do(ctx, knownDevice, func() { t.Error("hashed for one who is gone") }) }()
-		synctest.Wait()
-		cancel()
-		if err := <-gone; !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, want that the visitor left", err)
-		}
-		close(release)
-		synctest.Wait()
-		if most.Load() != maxHashes || len(results) != 17 || h.running || len(h.waiting) > 0 {
-			t.Errorf("at most %d at a time, and %d were done; want %d and 17", most.Load(), len(results), maxHashes)
-		}
-	})
-}
-
-// TestHashingIsInOrder checks that the lowest rank is next, and the oldest within a rank; that a
-// lower rank displaces a higher one from a full queue; and that a canceled request does not lose a
-// turn.
-func TestHashingIsInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newPasswordHasher()
-		release := make(chan struct{})
-		var order []string
-		enter := func(ctx context.Context, rank int, name string) <-chan error {
-			result := make(chan error, 1)
-			go func() {
-				result <- h.do(ctx, rank, func() {
-					order = append(order, name)
-					<-release
-				})
-			}()
-			synctest.Wait()
-			return result
-		}
-		enter(t.Context(), 0, "running")
-		ctx, leave := context.WithCancel(t.Context())
-		left := enter(ctx, 1, "left")
-		enter(t.Context(), 2, "second of 2")
-		for i := range maxHashQueue - 4 {
-			enter(t.Context(), 1, fmt.Sprint("1, number ", i))
-		}
-		displaced := enter(t.Context(), 2, "displaced")
-		if err := <-enter(t.Context(), 2, "refused"); !errors.As(err, new(errBusy)) {
-			t.Errorf("of the highest rank in a full queue: got %v, want that it is busy", err)
-		}
-		enter(t.Context(), 0, "next")
-		if err := <-displaced; !errors.As(err, new(errBusy)) {
-			t.Errorf("the newest of the highest rank: got %v, want that it was displaced", err)
-		}
-		leave()
-		if err := <-left; !errors.Is(err, context.Canceled) {
-			t.Errorf("who left: got %v", err)
-		}
-		close(release)
-		synctest.Wait()
-		got := strings.Join(order, "; ")
-		if !strings.HasPrefix(got, "running; next; 1, number 0; 1, number 1; ") || !strings.HasSuffix(got, "; second of 2") ||
-			len(order) != maxHashQueue-1 {
-			t.Errorf("got %s", got)
-		}
-		if h.running || len(h.waiting) > 0 {
-			t.Errorf("after all: running %v, %d waiting", h.running, len(h.waiting))
-		}
-	})
-}
 
 // wrongTries sends n wrong passwords with enter, and returns how many were checked; the others must
 // be rejected for now.
@@ -238,7 +129,7 @@ func strangersAttack(t *testing.T, rest time.Duration) {
 		device := cookiesOf(enter("", "192.0.2.1:1000", testPassword), "device")
 		cheapPassword(t, w, testAdmin)
 		const hashing = 40 * time.Millisecond // longer than on a small server
-		w.pages.signIn.hasher.hashed = func() { time.Sleep(hashing) }
+		w.pages.signIn.hasher.Hashed = func() { time.Sleep(hashing) }
 
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup
@@ -393,12 +284,16 @@ func TestBusy(t *testing.T) {
 	withPassword(t, w, testAdmin)
 	v := visit(t, w)
 	hasher := w.pages.signIn.hasher
-	hasher.mu.Lock()
-	hasher.running = true
-	for range maxHashQueue - 1 {
-		hasher.waiting = append(hasher.waiting, &hashTurn{ready: make(chan error, 1)})
+	release := make(chan struct{})
+	var waiting sync.WaitGroup
+	for range hashing.MaxQueue {
+		waiting.Go(func() { _ = hasher.Do(t.Context(), 0, func() { <-release }) })
 	}
-	hasher.mu.Unlock()
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for !errors.Is(hasher.Do(gone, sharedRank, func() {}), hashing.ErrBusy) {
+		runtime.Gosched()
+	}
 	for range 20 {
 		p := v.enter(testAdmin, testPassword)
 		p.want(t, 503, "Try again in a few seconds")
@@ -408,8 +303,7 @@ func TestBusy(t *testing.T) {
 	}
 	// The response must not reveal whether the admin exists: a password is hashed in both cases.
 	v.enter("unknown@example.com", testPassword).want(t, 503, "Try again in a few seconds")
-	for range maxHashQueue {
-		hasher.endTurn()
-	}
+	close(release)
+	waiting.Wait()
 	v.enter(testAdmin, testPassword).want(t, 303, "")
 }

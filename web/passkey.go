@@ -18,6 +18,7 @@ import (
 	"service/internal/ratelimit"
 	"service/store"
 	"service/store/people"
+	"service/web/hashing"
 	"service/web/once"
 	"service/web/ui"
 	"service/webhook"
@@ -364,7 +365,7 @@ func (h *accountPages) confirmPassword(r *request, password string) (admin webho
 		return admin, false, nil
 	}
 	var hashErr error
-	err = h.hasher.do(r.Context(), knownDevice, func() { right, _, hashErr = hash.Matches(password) })
+	err = h.hasher.Do(r.Context(), hashing.KnownDevice, func() { right, _, hashErr = hash.Matches(password) })
 	if err = errors.Join(err, hashErr); err != nil {
 		h.limiter.Refund(tried)
 		return admin, false, tooBusy(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/web/hashing"
 	"service/webhook"
 )
 
@@ -42,9 +43,9 @@ func validationError(v []webhook.Validation) error {
 	return nil
 }
 
-// tooBusy returns the problem of errBusy, and other errors unchanged.
+// tooBusy returns the problem of hashing.ErrBusy, and other errors unchanged.
 func tooBusy(err error) error {
-	if !errors.As(err, new(errBusy)) {
+	if !errors.Is(err, hashing.ErrBusy) {
 		return err
 	}
 	return &problem{status: http.StatusServiceUnavailable, title: "Try again in a few seconds",

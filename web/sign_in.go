@@ -9,6 +9,7 @@ import (
 
 	"service/internal/ratelimit"
 	"service/store"
+	"service/web/hashing"
 	"service/web/once"
 	"service/web/ui"
 	"service/webhook"
@@ -22,7 +23,7 @@ type signInPages struct {
 	setupCodes  *once.Codes // of links that create the first admin
 	signInCodes *once.Codes // of links that sign in, by admin
 	limiter     *ratelimit.Limiter
-	hasher      *passwordHasher
+	hasher      *hashing.Queue
 	challenges  *once.Challenges
 	flows       *flowKeeper // of sign-ins through OpenID Connect
 
@@ -185,7 +186,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		return response{}, err
 	}
 	device, known := h.sessions.device(r, admin.ID)
-	tries, rank, wait := []ratelimit.Try{{Limit: deviceLimit, Key: device}}, knownDevice, time.Duration(0)
+	tries, rank, wait := []ratelimit.Try{{Limit: deviceLimit, Key: device}}, hashing.KnownDevice, time.Duration(0)
 	if known {
 		wait = h.limiter.Allow(tries...)
 	} else {
@@ -200,12 +201,12 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	}
 	var right, stale bool
 	newer := hash
-	err = h.hasher.do(r.Context(), rank, func() {
+	err = h.hasher.Do(r.Context(), rank, func() {
 		if right, stale, err = hash.Matches(password); right && stale {
 			newer = webhook.HashPassword(password)
 		}
 	})
-	if errors.As(err, new(errBusy)) {
+	if errors.Is(err, hashing.ErrBusy) {
 		h.limiter.Refund(tries...)
 		s.fault = "Too many people are signing in. Try again in a few seconds."
 		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)

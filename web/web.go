@@ -50,6 +50,7 @@ import (
 	"service/internal/ratelimit"
 	"service/store"
 	"service/store/doctor"
+	"service/web/hashing"
 	"service/web/oidc"
 	"service/web/once"
 	"service/web/ui"
@@ -194,14 +195,14 @@ func New(cfg Config) *Web {
 
 		portalStreams: make(chan struct{}, maxStreams),
 	}
-	throttle, hashing, challenges := ratelimit.New(maxLimitKeys), newPasswordHasher(), once.NewChallenges()
+	throttle, hasher, challenges := ratelimit.New(maxLimitKeys), hashing.New(), once.NewChallenges()
 	w.pages = pages{
 		signIn: &signInPages{
 			site: shared, sessions: w.sessions, setupCodes: once.NewCodes(linkLife, maxLinks), signInCodes: once.NewCodes(linkLife, maxLinks),
-			limiter: throttle, hasher: hashing, challenges: challenges, noPassword: webhook.NoPassword(),
+			limiter: throttle, hasher: hasher, challenges: challenges, noPassword: webhook.NoPassword(),
 			flows: newFlowKeeper(),
 		},
-		account:   &accountPages{site: shared, sessions: w.sessions, limiter: throttle, hasher: hashing, challenges: challenges},
+		account:   &accountPages{site: shared, sessions: w.sessions, limiter: throttle, hasher: hasher, challenges: challenges},
 		overview:  &overviewPages{shared},
 		incidents: &incidentPages{shared},
 		channels:  &channelPages{shared},

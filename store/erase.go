@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/erasure"
 	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
@@ -51,7 +52,13 @@ func (s Programs) Erasure(programID string, began time.Time) webhook.Erasure {
 
 // Erase erases all programs that are being erased, and returns when nothing is left of them. It
 // is for a process without [Store.Housekeep] and without a dispatcher.
-func (s Programs) Erase(ctx context.Context) error { return s.eraseAll(ctx, false) }
+func (s Programs) Erase(ctx context.Context) error {
+	if err := s.eraseAll(ctx, false); err != nil {
+		return err
+	}
+	_, err := s.clearErased(ctx)
+	return err
+}
 
 // errInFlight reports that attempts of the program are in flight.
 var errInFlight = errors.New("store: attempts of the program are in flight")
@@ -75,6 +82,7 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 		default:
 			s.logger.Info("erased a program", "program", id, "events", e.swept.Events, "deliveries", e.swept.Deliveries,
 				"duration", time.Since(began).Round(time.Millisecond), "longest_step", e.steps.longest)
+			wake(s.housekeeping.erased)
 		}
 	}
 	return errors.Join(errs...)
@@ -455,6 +463,9 @@ func (e *programErasure) finish() error {
 		if err := t.Exec("DELETE FROM programs WHERE id = ?", e.programID); err != nil {
 			return err
 		}
+		if err := erasure.MarkProgram(t.Tx, e.s.clock.Now().UnixMilli()); err != nil {
+			return err
+		}
 		if err := t.Exec("DELETE FROM program_moves WHERE program_id = ?", e.programID); err != nil {
 			return err
 		}
@@ -473,8 +484,9 @@ func (e *programErasure) empty() error {
 			return nil
 		}
 		state.phase = phaseGone
-		return errors.Join(t.Exec("UPDATE program_moves SET emptied_at = ? WHERE program_id = ? AND direction = 'out'",
-			e.s.clock.Now().UnixMilli(), e.programID), e.s.setProgramState(t, e.programID, state))
+		now := e.s.clock.Now().UnixMilli()
+		return errors.Join(t.Exec("UPDATE program_moves SET emptied_at = ? WHERE program_id = ? AND direction = 'out'", now, e.programID),
+			erasure.MarkProgram(t.Tx, now), e.s.setProgramState(t, e.programID, state))
 	})
 }
 

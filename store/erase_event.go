@@ -81,6 +81,7 @@ func (s Events) ClearErased(ctx context.Context) error {
 const clearRetry = 10 * time.Second
 
 // clearErased removes the copies of erased events: from rows, then from free pages, then from the WAL.
+// Of removed programs only the last two have copies.
 // It leaves deliveries with an attempt in flight; [Queues.Record] wakes it. A zero next means that
 // nothing else is left.
 func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
@@ -137,7 +138,8 @@ func (c *clearing) rows() error {
 			for n < len(some) && some[n].ProgramID == some[0].ProgramID {
 				n++
 			}
-			if c.s.use(some[0].ProgramID, "") == nil { // otherwise it is erased as a whole, or frozen
+			// Otherwise the program is erased as a whole, or frozen.
+			if id := some[0].ProgramID; id == "" || c.s.use(id, "") == nil {
 				if err := c.program(some[:n]); err != nil {
 					return err
 				}

@@ -406,16 +406,21 @@ func TestEraseEventsContinues(t *testing.T) {
 	}
 }
 
-// Erasing a program ends its erasures of events.
+// Erasing a program ends its erasures of events, and leaves no copy of any event.
 func TestEraseProgramWithErasedEvents(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
-	eraseEvent(t, s, &publishText(t, s, 1, erasedText)[0])
+	eraseEvent(t, s, &publishText(t, s, 300, erasedText)[0])
 	erase(t, s, "p")
 	must(t, s.eraseAll(t.Context(), false))
-	if n := count(t, s, "SELECT count(*) FROM erasures"); n != 0 {
+	if n := count(t, s, "SELECT count(*) FROM erasures WHERE program_id = 'p'"); n != 0 {
 		t.Errorf("%d erasures are left", n)
 	}
+	must(t, s.Events().ClearErased(t.Context()))
+	if n := count(t, s, "SELECT count(*) FROM erasures"); n != 0 {
+		t.Errorf("%d erasures are left after the copies", n)
+	}
+	checkFiles(t, s.dir, erasedText)
 }
 
 // All free pages are overwritten, however many there are.

@@ -26,7 +26,7 @@ import (
 var otherTables = []string{
 	"settings", "admins", "sessions", "audit", "certificate_files", "certificate_locks", "alert_channels", "alert_sends", "program_states",
 	"program_moves", "imported_ranges", "idempotency_use", "response_use", "event_types", "invitations", "passkeys",
-	"portal_links", "portal_sessions", "shares", "audit_anchor", "retention_marks",
+	"portal_links", "portal_sessions", "shares", "audit_anchor", "retention_marks", "blanks",
 }
 
 // TestProgramTables checks that every table has a place in exports.

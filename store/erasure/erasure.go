@@ -38,9 +38,13 @@ func Mark(t *sqlite.Tx, d *dictionary.Set, programID string, seq, at int64) erro
 	return errors.Join(t.Overwrite(), t.Exec(eraseEvent, programID, seq, e.JSON, at), t.Exec(addErasure, programID, seq, at))
 }
 
+// MarkProgram notes as of a time in Unix milliseconds that only free pages and the WAL have copies of the
+// records of a program that was removed.
+func MarkProgram(t *sqlite.Tx, at int64) error { return t.Exec(addErasure, "", 1, at) }
+
 // Pending is an erased event that may have copies.
 type Pending struct {
-	ProgramID string
+	ProgramID string // "" for all records of a removed program
 	Seq       int64
 	Event     webhook.Event // without an ID if retention has removed it
 }

@@ -187,7 +187,7 @@ CREATE INDEX events_erased ON events (program_id, name, seq) WHERE erased_at IS 
 
 -- Erased events of which copies may be left outside of the log, see docs/decisions/0082-erasure.md.
 CREATE TABLE erasures (
-    program_id TEXT    NOT NULL,
+    program_id TEXT    NOT NULL, -- '' with the seq 1: programs that were removed
     seq        INTEGER NOT NULL,
     at         INTEGER NOT NULL,
     cleared    INTEGER NOT NULL DEFAULT 0 CHECK (cleared IN (0, 1)), -- 1: no row has a copy; free pages and the WAL may

@@ -401,7 +401,7 @@ func eventRow(f ui.Frame, e *webhook.Event, r *record.EventResult) templ.Compone
 					return templ_7745c5c3_Err
 				}
 				if !e.ErasedAt.IsZero() {
-					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<span class=\"sub quiet\">Payload erased</span>")
+					templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 17, "<span class=\"sub cut-off quiet\">Payload erased</span>")
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -269,3 +269,28 @@ func TestErasureGoesOnAfterKill(t *testing.T) {
 	e.awaitErased()
 	e.wantCopies(false)
 }
+
+// A program that was deleted leaves nothing either.
+func TestDeletedProgramLeavesNothing(t *testing.T) {
+	e := newEraser(t)
+	sub := e.Subscribe(e.token, harness.Subscription{URL: harness.Listen(t, echo(func(n int64) int { return []int{200, 410}[n%2] })),
+		Events: harness.Events("user_notification_created")})
+	for range 10 {
+		e.publish(30)
+	}
+	e.AwaitFinal(e.token, "/v2/webhooks/subscriptions/"+sub+"/deliveries")
+	e.wantCopies(true)
+	if out, err := e.Command("program", "delete", "acme", "--data", e.Data, "--yes"); err != nil {
+		t.Fatalf("delete: %s, %v", out, err)
+	}
+	db := harness.OpenDatabase(t, e.Data)
+	harness.WaitFor(t, "the end of the program", func() bool {
+		var left int
+		if err := db.QueryRow("SELECT count(*) FROM programs WHERE id = 'acme'").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		return left == 0
+	})
+	e.awaitErased()
+	e.wantCopies(false)
+}

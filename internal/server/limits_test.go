@@ -322,6 +322,7 @@ func TestRequestSmuggling(t *testing.T) {
 func TestEarlyResponse(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.TLS = false
+	cfg.RequestTimeout = time.Hour // a busy machine may take longer than the default for 20 MB
 	_, address, token := startService(t, cfg)
 	post := func(media, length string) string {
 		text := "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer " + token + "\nContent-Type: " + media + "\n" + length + "\n\n"
@@ -393,7 +394,9 @@ func beginHTTP2Post(t *testing.T, address, token string) *http2.Framer {
 // TestEarlyResponseOverHTTP2 checks that the stream is not reset while the body arrives. A
 // reset would make clients drop the response.
 func TestEarlyResponseOverHTTP2(t *testing.T) {
-	_, address, token := startService(t, testConfig(t))
+	cfg := testConfig(t)
+	cfg.RequestTimeout = time.Hour
+	_, address, token := startService(t, cfg)
 	framer := beginHTTP2Post(t, address, token)
 	left, status := 6000000, ""
 	window := map[uint32]int{0: 65535, 1: 65535} // initial flow-control windows

@@ -122,6 +122,7 @@ export async function waitForLoad(page, action) {
 // of stops. At each stop the focus must be visible: outlined, within the viewport, and not
 // covered by another element.
 export async function tabTo(page, selector, key = "Tab") {
+  await page.bringToFront(); // Firefox shows no focus in a page behind another
   const stops = [];
   for (let n = 1; n <= 80; n++) {
     await page.keyboard.press(key);

@@ -31,7 +31,7 @@ func (d *Dispatcher) spendCredit(sendCtx context.Context, j job) *store.Forming 
 		q.readSeq = q.Seen
 		d.notePassed(q, now)
 		q.splitting = q.splitting || j.credit.Splits && !f.Unsplit
-		q.pace.backlogged = q.readSeq < q.wantedSeq || q.splitting
+		q.pace.Backlogged = q.readSeq < q.wantedSeq || q.splitting
 		d.reschedule(q, to, now)
 		d.dispatch(sendCtx, now)
 		// Submit last: as leader of a commit this goroutine would keep publishers
@@ -70,16 +70,16 @@ func (d *Dispatcher) awaitClaim(sendCtx context.Context, j job, f *store.Forming
 	case store.CreditReplay:
 		q.replayForming = false
 		if err == nil && q.Queue == f.Queue { // else the queue was reloaded since the credit was spent
-			q.hasReplay, q.pace.backlogged = f.More, f.More
+			q.hasReplay, q.pace.Backlogged = f.More, f.More
 		}
 	case store.CreditDue:
-		q.nextDue, q.pace.backlogged = earliest(q.nextDue, next), due(next, time.Now())
+		q.nextDue, q.pace.Backlogged = earliest(q.nextDue, next), due(next, time.Now())
 		q.lastAttemptDue = f.Spared
 	case store.CreditPing:
 		q.nextPing = earliest(q.nextPing, next)
 	}
 	if claim == nil && j.kind != store.CreditPing {
-		q.pace.refund(q.MaxPerSecond)
+		q.pace.Refund(q.MaxPerSecond)
 	}
 	now := time.Now()
 	d.reschedule(q, to, now)

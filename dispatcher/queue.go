@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"service/dispatcher/client"
+	"service/dispatcher/pace"
 	"service/store"
 	"service/webhook"
 )
@@ -39,7 +40,7 @@ type subscriptionQueue struct {
 	ramp         int       // see above; 0 for no limit
 	rejected     bool      // an attempt was rejected, or got a 429, after the last success
 	rejectedAt   time.Time // time of the last rejection, excluding 429s
-	pace         pace
+	pace         pace.Pace
 
 	// Circuit breaker: set while the subscription is failing, or while attempts are
 	// rejected.
@@ -150,7 +151,7 @@ func (q *subscriptionQueue) runnable(now time.Time, newest int64, cfg *Config) (
 	if q.phase != phaseCurrent && q.phase != phaseReading || !q.Active || q.inFlight >= q.slots(cfg) || now.Before(q.suspendedUntil) {
 		return 0, false
 	}
-	if now.Before(q.pace.readyAt()) || q.Failing && !q.probeDue(now) {
+	if now.Before(q.pace.ReadyAt()) || q.Failing && !q.probeDue(now) {
 		return 0, false
 	}
 	kind, ok := q.pendingWork(now, newest)
@@ -228,7 +229,7 @@ func (q *subscriptionQueue) pingProbeDue(now time.Time) bool {
 // delivery for a while after a rejection, and a trial of a higher rate. A rejected event
 // then fails no others.
 func (q *subscriptionQueue) singleEvent(now time.Time) bool {
-	return q.Failing || q.rejected || q.pace.onTrial() || now.Sub(q.rejectedAt) < singleEventFor
+	return q.Failing || q.rejected || q.pace.OnTrial() || now.Sub(q.rejectedAt) < singleEventFor
 }
 
 // quickWithin is the maximum duration of an attempt of a quick receiver.
@@ -283,12 +284,12 @@ func (q *subscriptionQueue) update(fresh *store.Queue, now time.Time) {
 	}
 	switch {
 	case moved:
-		q.pace, q.rejectedAt, q.target = pace{}, time.Time{}, nil
+		q.pace, q.rejectedAt, q.target = pace.Pace{}, time.Time{}, nil
 		q.forgetRejected()
 		q.restoreRejected(fresh)
 	case q.Failing && fresh.Failing && fresh.Pinged == q.Pinged &&
 		fresh.NextProbe.Sub(q.NextProbe).Abs() > probeTolerance && !fresh.NextProbe.After(now):
-		q.pace.pausedUntil = time.Time{} // a probe was requested; it overrides the pause
+		q.pace.PausedUntil = time.Time{} // a probe was requested; it overrides the pause
 	}
 	if fresh.Failing {
 		q.probeEarly = q.probeEarly && fresh.Rejecting
@@ -351,7 +352,7 @@ func (q *subscriptionQueue) recordAttempt(c *store.Claim, a *webhook.Attempt, r 
 		q.rejected, q.rejectedAt, q.ramp = true, now, 1
 		q.noteRejected(r.Rejected)
 	}
-	if q.pace.record(a, now) {
+	if q.pace.Record(a, now) {
 		q.ramp = max(1, q.slots(cfg)/2)
 	}
 	if result == webhook.ResultSuccess && q.ramp > 0 {
@@ -376,7 +377,7 @@ func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 	if q.phase == phaseDeleted {
 		return at
 	}
-	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.NextProbe, q.suspendedUntil, q.pace.readyAt()} {
+	for _, t := range [...]time.Time{q.nextPing, q.nextDue, q.notBefore, q.NextProbe, q.suspendedUntil, q.pace.ReadyAt()} {
 		if t.After(now) {
 			at = earliest(at, t)
 		}
@@ -388,4 +389,16 @@ func (q *subscriptionQueue) nextTime(now time.Time) time.Time {
 // waiting events.
 func (q *subscriptionQueue) idle() bool {
 	return q.inFlight == 0 && q.forming == 0 && q.readSeq >= q.wantedSeq && !q.splitting
+}
+
+// PausedUntil returns until when deliveries wait because a subscription's receiver asked for a
+// pause with a 429 or 503; zero for no pause. A restart ends the pause.
+func (d *Dispatcher) PausedUntil(subscriptionID string) time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q := d.queues[subscriptionID]
+	if q == nil || !time.Now().Before(q.pace.PausedUntil) {
+		return time.Time{}
+	}
+	return q.pace.PausedUntil
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"service/dispatcher/pace"
 	"service/store"
 )
 
@@ -96,14 +97,14 @@ func TestRunnableHasNoSideEffects(t *testing.T) {
 // A new URL starts without the limits of the last one. After a failing URL it starts with one slot.
 func TestUpdateURL(t *testing.T) {
 	for _, failing := range []bool{false, true} {
-		q := &subscriptionQueue{Queue: &store.Queue{URLNumber: 1, Active: true, Failing: failing}, ramp: 2, pace: pace{rate: 1},
-			rejected: true, rejectedAt: time.Now()}
+		q := &subscriptionQueue{Queue: &store.Queue{URLNumber: 1, Active: true, Failing: failing}, ramp: 2,
+			pace: pace.Pace{PausedUntil: time.Now()}, rejected: true, rejectedAt: time.Now()}
 		q.update(&store.Queue{URLNumber: 2, Active: true}, time.Now())
 		want := 0
 		if failing {
 			want = 1
 		}
-		if q.ramp != want || q.pace != (pace{}) || q.rejected || !q.rejectedAt.IsZero() {
+		if q.ramp != want || q.pace != (pace.Pace{}) || q.rejected || !q.rejectedAt.IsZero() {
 			t.Errorf("failing %t: got ramp %d, pace %+v and rejected %t, want ramp %d", failing, q.ramp, q.pace, q.rejected, want)
 		}
 	}
@@ -126,9 +127,9 @@ func TestUpdateFailingQueue(t *testing.T) {
 		"unreachable":     {failing(time.Hour, false, false), true, false},
 		"recovered":       {&store.Queue{URL: "u", Active: true}, true, false},
 	} {
-		q := &subscriptionQueue{Queue: failing(time.Minute, true, false), probeEarly: true, pace: pace{pausedUntil: now.Add(time.Hour)}}
+		q := &subscriptionQueue{Queue: failing(time.Minute, true, false), probeEarly: true, pace: pace.Pace{PausedUntil: now.Add(time.Hour)}}
 		q.update(test.fresh, now)
-		if paused := !q.pace.pausedUntil.IsZero(); paused != test.paused || q.probeEarly != test.early {
+		if paused := !q.pace.PausedUntil.IsZero(); paused != test.paused || q.probeEarly != test.early {
 			t.Errorf("%s: got paused %t and early probe %t, want %t and %t", name, paused, q.probeEarly, test.paused, test.early)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"service/dispatcher/pace"
 	"service/store"
 	"service/store/storetest"
 	"service/webhook"
@@ -89,7 +90,7 @@ func (s *simulation) checkRate(sub *modelSubscription, now time.Time) {
 		return
 	}
 	interval := time.Second / time.Duration(rate)
-	if early := max(interval/5, lateTolerance); now.Sub(last) < interval-early-time.Millisecond {
+	if early := max(interval/5, pace.LateTolerance); now.Sub(last) < interval-early-time.Millisecond {
 		s.violate(promiseRate, "subscription %d: two requests within %s, at %d per second", sub.index, now.Sub(last), rate)
 	}
 }

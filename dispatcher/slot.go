@@ -84,7 +84,7 @@ func (d *Dispatcher) reserve(now time.Time) (job, bool) {
 // occupy counts a slot that was given to a queue. The caller holds d.mu.
 func (d *Dispatcher) occupy(j job) {
 	j.queue.inFlight++
-	j.queue.pace.take(j.queue.MaxPerSecond, time.Now())
+	j.queue.pace.Take(j.queue.MaxPerSecond, time.Now())
 }
 
 // reservePing takes a ping slot for the next queue in turn. It returns false if no

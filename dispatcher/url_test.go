@@ -129,7 +129,7 @@ func (w *testbed) wantUntouched(sub webhook.Subscription) {
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
 	q := w.d.queues[sub.ID]
-	if q.pace.rate != 0 || !q.pace.pausedUntil.IsZero() || q.pace.throttledInARow != 0 || q.ramp != 0 || q.rejected || !q.rejectedAt.IsZero() {
+	if q.pace.Limited() || q.ramp != 0 || q.rejected || !q.rejectedAt.IsZero() {
 		w.t.Errorf("got the pace %+v, ramp %d and rejected %t, want none", q.pace, q.ramp, q.rejected)
 	}
 }

@@ -195,6 +195,7 @@ var privileges = []privilege{
 		"service/assets",
 		"service/dispatcher",
 		"service/dispatcher/client",
+		"service/dispatcher/pace", // status codes
 		"service/internal/apply",
 		"service/internal/bench",
 		"service/internal/certs",

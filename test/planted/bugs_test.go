@@ -107,7 +107,7 @@ var bugs = []bug{
 		{"dispatcher/queue.go", "q.ramp = 1\n", "q.ramp = 0\n"},
 	}},
 	{"a failing subscription is probed without a wait", []edit{
-		{"dispatcher/queue.go", "now.Before(q.pace.readyAt()) || q.Failing && !q.probeDue(now)", "now.Before(q.pace.readyAt())"},
+		{"dispatcher/queue.go", "now.Before(q.pace.ReadyAt()) || q.Failing && !q.probeDue(now)", "now.Before(q.pace.ReadyAt())"},
 	}},
 	{"a probe takes a batch", []edit{
 		{"dispatcher/queue.go", "return q.Failing || q.rejected ||", "return q.rejected && !q.Failing ||"},
@@ -138,7 +138,7 @@ var bugs = []bug{
 		{"store/retention.go", "if ping || deleted {", "if ping || deleted || program != \"\" {"},
 	}},
 	{"a pause that a server asked for is not kept", []edit{
-		{"dispatcher/pace.go", "pause := min(a.RetryAfter, maxRetryPause)", "pause := min(a.RetryAfter, 0)"},
+		{"dispatcher/pace/pace.go", "pause := min(a.RetryAfter, maxRetryPause)", "pause := min(a.RetryAfter, 0)"},
 	}},
 	{"the dispatcher does not ask whether it may send", []edit{
 		{"dispatcher/dispatcher.go", "MaySend: cfg.Store.Queues().MaySend, ", ""},

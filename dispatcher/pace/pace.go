@@ -1,4 +1,6 @@
-package dispatcher
+// Package pace limits the requests per second of a subscription to what its receiver accepts. See
+// docs/decisions/0036-a-breaker-and-a-pace.md.
+package pace
 
 import (
 	"net/http"
@@ -7,7 +9,7 @@ import (
 	"service/webhook"
 )
 
-// Limits of pace.
+// Limits of a Pace.
 const (
 	minRate       = 0.5  // requests per second; a 429 does not lower the rate below this
 	backoffFactor = 0.95 // a first 429 lowers the rate to this fraction of the accepted rate
@@ -25,14 +27,14 @@ const (
 	// maxRetryPause is the longest pause of a subscription by Retry-After. The wait of the
 	// retried delivery has its own limit, webhook.MaxRetryAfter.
 	maxRetryPause = time.Hour
-	// lateTolerance is how late a request may be, whatever the rate is, without
+	// LateTolerance is how late a request may be, whatever the rate is, without
 	// delaying the requests after it.
-	lateTolerance = 2 * time.Millisecond
+	LateTolerance = 2 * time.Millisecond
 	// forgetRateAfter is how long after the last 429 or 503 the rate stays limited.
 	forgetRateAfter = time.Hour
 )
 
-// pace limits the requests per second of a subscription, excluding pings, to its
+// Pace limits the requests per second of a subscription, excluding pings, to its
 // max_per_second and to a rate that the receiver has accepted. A 429 or 503 lowers the rate
 // to a little less than the requests accepted in the last second. While there is a backlog
 // the rate is raised now and then, first on trial: each delivery then carries one event, so
@@ -40,12 +42,12 @@ const (
 //
 // A 503 is often unrelated to the rate. Until the first 429 or refused trial, the rate is
 // therefore doubled every minRaiseAfter, up to the next 503.
-type pace struct {
+type Pace struct {
 	rate        float64   // requests per second; 0 for no limit
 	nextAt      time.Time // time of the next request at this rate
-	pausedUntil time.Time // the receiver asked for a pause
+	PausedUntil time.Time // the receiver asked for a pause
 
-	backlogged      bool          // the last claim left events, a retry or a replay to send
+	Backlogged      bool          // the last claim left events, a retry or a replay to send
 	rateChangedAt   time.Time     // when the rate was lowered, or a trial ended
 	throttledAt     time.Time     // time of the last 429 or 503
 	throttledInARow int           // 429s and 503s since the last success
@@ -63,47 +65,40 @@ type pace struct {
 
 // perSecond returns the effective limit in requests per second, 0 for none. limit
 // is max_per_second, 0 for none.
-func (p *pace) perSecond(limit float64) float64 {
+func (p *Pace) perSecond(limit float64) float64 {
 	if p.rate > 0 && (limit == 0 || p.rate < limit) {
 		return p.rate
 	}
 	return limit
 }
 
-// readyAt returns when the next request may be sent; it may be in the past.
-func (p *pace) readyAt() time.Time {
-	if p.pausedUntil.After(p.nextAt) {
-		return p.pausedUntil
+// ReadyAt returns when the next request may be sent; it may be in the past.
+func (p *Pace) ReadyAt() time.Time {
+	if p.PausedUntil.After(p.nextAt) {
+		return p.PausedUntil
 	}
 	return p.nextAt
 }
 
-// PausedUntil returns until when deliveries wait because a subscription's receiver asked for a
-// pause with a 429 or 503; zero for no pause. A restart ends the pause.
-func (d *Dispatcher) PausedUntil(subscriptionID string) time.Time {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	q := d.queues[subscriptionID]
-	if q == nil || !time.Now().Before(q.pace.pausedUntil) {
-		return time.Time{}
-	}
-	return q.pace.pausedUntil
+// Limited reports whether a receiver has asked for fewer requests and it may still have an effect.
+func (p *Pace) Limited() bool {
+	return p.rate != 0 || !p.PausedUntil.IsZero() || p.throttledInARow != 0
 }
 
-// take counts a request that is about to be sent. While there is a backlog, a late request
-// shortens the wait of the next ones by at most a fifth of the interval or lateTolerance,
+// Take counts a request that is about to be sent. While there is a backlog, a late request
+// shortens the wait of the next ones by at most a fifth of the interval or LateTolerance,
 // whichever is longer. After a quiet time it shortens nothing, since the first two requests
 // would be too close.
-func (p *pace) take(limit float64, now time.Time) {
+func (p *Pace) Take(limit float64, now time.Time) {
 	p.adapt(now)
 	r := p.perSecond(limit)
 	if r == 0 {
 		return
 	}
 	interval := time.Duration(float64(time.Second) / r)
-	switch late := now.Add(-max(interval/5, lateTolerance)); {
+	switch late := now.Add(-max(interval/5, LateTolerance)); {
 	case !p.nextAt.Before(late): // late by at most the tolerance
-	case p.backlogged:
+	case p.Backlogged:
 		p.nextAt = late
 	default:
 		p.nextAt = now
@@ -111,42 +106,42 @@ func (p *pace) take(limit float64, now time.Time) {
 	p.nextAt = p.nextAt.Add(interval)
 }
 
-// refund undoes take if there was nothing to send.
-func (p *pace) refund(limit float64) {
+// Refund undoes Take if there was nothing to send.
+func (p *Pace) Refund(limit float64) {
 	if r := p.perSecond(limit); r > 0 {
 		p.nextAt = p.nextAt.Add(-time.Duration(float64(time.Second) / r))
 	}
 }
 
 // adapt raises the rate when it is stable for long enough, and ends trials.
-func (p *pace) adapt(now time.Time) {
+func (p *Pace) adapt(now time.Time) {
 	switch {
 	case p.rate == 0:
 	case now.Sub(p.throttledAt) >= forgetRateAfter && (!p.limited || p.trialEnd.IsZero()):
 		p.rate, p.trialEnd = 0, time.Time{}
 	case !p.limited:
 		p.double(now)
-	case p.onTrial():
+	case p.OnTrial():
 		if !now.Before(p.trialEnd) {
 			p.trialEnd, p.rateChangedAt, p.raiseAfter, p.raise = time.Time{}, now, minRaiseAfter, min(2*p.raise, maxRaise)
 		}
-	case p.backlogged && p.throttledInARow == 0 && now.Sub(p.rateChangedAt) >= p.raiseAfter:
+	case p.Backlogged && p.throttledInARow == 0 && now.Sub(p.rateChangedAt) >= p.raiseAfter:
 		p.startTrial(1+p.raise, now)
 	}
 }
 
 // double doubles the rate once per minRaiseAfter since a 503. It waits while the receiver
 // responds only with 503s.
-func (p *pace) double(now time.Time) {
+func (p *Pace) double(now time.Time) {
 	for p.throttledInARow <= 1 {
 		if !now.Before(p.trialEnd) {
 			p.trialEnd = time.Time{}
 		}
-		if p.onTrial() || now.Sub(p.rateChangedAt) < minRaiseAfter {
+		if p.OnTrial() || now.Sub(p.rateChangedAt) < minRaiseAfter {
 			return
 		}
 		p.rateChangedAt = p.rateChangedAt.Add(minRaiseAfter)
-		if p.startTrial(2, p.rateChangedAt); !p.backlogged {
+		if p.startTrial(2, p.rateChangedAt); !p.Backlogged {
 			p.trialEnd = time.Time{}
 		}
 		if p.rate > webhook.MaxPerSecondLimit { // no limit any more
@@ -157,18 +152,18 @@ func (p *pace) double(now time.Time) {
 }
 
 // startTrial multiplies the rate by factor, on trial.
-func (p *pace) startTrial(factor float64, now time.Time) {
+func (p *Pace) startTrial(factor float64, now time.Time) {
 	p.rateBeforeTrial = p.rate
 	p.rate *= factor
 	p.trialEnd = now.Add(max(minTrial, time.Duration(trialRequests*float64(time.Second)/p.rate)))
 }
 
-// onTrial reports whether the rate is higher than the receiver has accepted so far.
-func (p *pace) onTrial() bool { return !p.trialEnd.IsZero() }
+// OnTrial reports whether the rate is higher than the receiver has accepted so far.
+func (p *Pace) OnTrial() bool { return !p.trialEnd.IsZero() }
 
-// record updates the pace after a response, and reports whether the receiver asked
+// Record updates the pace after a response, and reports whether the receiver asked
 // for fewer requests.
-func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
+func (p *Pace) Record(a *webhook.Attempt, now time.Time) (slower bool) {
 	switch {
 	case a.Result == webhook.ResultSuccess:
 		p.rotate(now)
@@ -182,8 +177,8 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 	if a.ResponseStatus == http.StatusTooManyRequests {
 		pause = max(pause, min(minPause<<min(p.throttledInARow, 16), maxPause))
 	}
-	if until := now.Add(pause); until.After(p.pausedUntil) {
-		p.pausedUntil = until
+	if until := now.Add(pause); until.After(p.PausedUntil) {
+		p.PausedUntil = until
 	}
 	if a.StartedAt.Before(p.throttledAt) {
 		return false // sent before the rate was last lowered
@@ -207,12 +202,12 @@ func (p *pace) record(a *webhook.Attempt, now time.Time) (slower bool) {
 //     than minRaiseAfter ago, the cut is twice the last one, up to one half: the
 //     receiver's limit may have dropped a lot. At least backoffFactor of what was
 //     accepted remains.
-func (p *pace) slowDown(status int, now time.Time) {
+func (p *Pace) slowDown(status int, now time.Time) {
 	accepted := p.acceptedPerSecond(now)
 	doubled := !p.limited && p.rateChangedAt.After(p.throttledAt)
-	p.limited = status == http.StatusTooManyRequests || p.onTrial() || p.limited && p.rate > 0
+	p.limited = status == http.StatusTooManyRequests || p.OnTrial() || p.limited && p.rate > 0
 	switch {
-	case p.onTrial():
+	case p.OnTrial():
 		p.rate, p.trialEnd, p.raise, p.raiseAfter = p.rateBeforeTrial, time.Time{}, minRaise, min(2*p.raiseAfter, maxRaiseAfter)
 		p.rateChangedAt = now
 		return
@@ -237,13 +232,13 @@ func (p *pace) slowDown(status int, now time.Time) {
 }
 
 // acceptedPerSecond returns how many requests were accepted in the last second.
-func (p *pace) acceptedPerSecond(now time.Time) float64 {
+func (p *Pace) acceptedPerSecond(now time.Time) float64 {
 	p.rotate(now)
 	return float64(p.thisSecond) + float64(p.lastSecond)*(1-now.Sub(p.secondStart).Seconds())
 }
 
 // rotate starts a new second if the current one is over.
-func (p *pace) rotate(now time.Time) {
+func (p *Pace) rotate(now time.Time) {
 	switch d := now.Sub(p.secondStart); {
 	case d >= 2*time.Second:
 		p.secondStart, p.lastSecond, p.thisSecond = now, 0, 0

@@ -201,6 +201,8 @@ func (p *reconciliation) why(d record.DeliveryState, forPartner bool) (short, lo
 		return "paused or not selected", "Accepted while the subscription was paused, or had other event types or filters."
 	case record.NotSentGone:
 		return "no longer stored", "Sent, but the delivery is older than the retention period."
+	case record.NotSentErased:
+		return "erased", "Erased before a delivery succeeded."
 	case string(webhook.FailureSubscriptionDeleted):
 		return "subscription deleted", failureText(webhook.FailureSubscriptionDeleted, forPartner)
 	}

@@ -28,7 +28,8 @@ func everyState() (all []record.DeliveryState) {
 	for _, reason := range webhook.FailureReasons() {
 		all = append(all, record.DeliveryState{Status: record.DeliveryStatus(webhook.StatusFailed), Reason: string(reason)})
 	}
-	for _, reason := range []string{record.NotSentNew, record.NotSentPaused, record.NotSentGone, string(webhook.FailureSubscriptionDeleted)} {
+	for _, reason := range []string{record.NotSentNew, record.NotSentPaused, record.NotSentGone, record.NotSentErased,
+		string(webhook.FailureSubscriptionDeleted)} {
 		all = append(all, record.DeliveryState{Status: record.DeliveryNone, Reason: reason})
 	}
 	return all

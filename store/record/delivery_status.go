@@ -10,7 +10,7 @@ import (
 type DeliveryStatus string
 
 const (
-	DeliveryNone    DeliveryStatus = "none"    // it has never been in a delivery, and no delivery of it is due
+	DeliveryNone    DeliveryStatus = "none"    // no delivery of it is stored or due, or it was erased before one succeeded
 	DeliveryWaiting DeliveryStatus = "waiting" // the subscription has not reached it yet
 )
 
@@ -26,6 +26,7 @@ const (
 	NotSentNew    = "created_later" // it was accepted before the subscription was created
 	NotSentPaused = "not_requested" // the subscription was paused, or did not select it, when it was accepted
 	NotSentGone   = "not_stored"    // it was sent, but its delivery is no longer stored
+	NotSentErased = "erased"        // it was erased before a delivery of it succeeded
 )
 
 // Scan reads deliveryState.
@@ -44,12 +45,14 @@ const (
 	// d is the deciding delivery. A scheduled delivery of a deleted subscription has failed, see
 	// scanDelivery.
 	deliveryState = `CASE
+		WHEN e.erased_at IS NOT NULL AND (d.status = 'failed' OR d.next_attempt_at IS NOT NULL) THEN 'none erased'
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN 'retryable'
 		WHEN d.next_attempt_at IS NOT NULL AND s.deleted_at IS NOT NULL THEN 'failed subscription_deleted'
 		WHEN d.status = 'failed' THEN 'failed ' || d.failure_reason
 		WHEN d.num IS NOT NULL THEN d.status
 		WHEN coalesce((SELECT r.last_seq FROM delivered r WHERE r.subscription_id = s.id AND r.name = e.name AND r.first_seq <= e.seq
 			ORDER BY r.first_seq DESC LIMIT 1), 0) >= e.seq THEN 'success'
+		WHEN e.erased_at IS NOT NULL THEN 'none erased'
 		WHEN EXISTS (SELECT 1 FROM interests i WHERE i.subscription_id = s.id AND i.name = e.name AND i.after_seq < e.seq
 			AND (i.until_seq IS NULL OR e.seq <= i.until_seq) AND ` + PassesFilter + `)
 			THEN iif(e.seq > (SELECT c.seq FROM cursors c WHERE c.subscription_id = s.id), 'waiting', 'none not_stored')

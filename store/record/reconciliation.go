@@ -50,7 +50,7 @@ func owedStates(groups []string) (stored []string) {
 	for _, reason := range webhook.FailureReasons() {
 		all = append(all, DeliveryState{DeliveryStatus(webhook.StatusFailed), string(reason)})
 	}
-	for _, reason := range []string{NotSentNew, NotSentPaused, NotSentGone, string(webhook.FailureSubscriptionDeleted)} {
+	for _, reason := range []string{NotSentNew, NotSentPaused, NotSentGone, NotSentErased, string(webhook.FailureSubscriptionDeleted)} {
 		all = append(all, DeliveryState{DeliveryNone, reason})
 	}
 	for _, d := range all {

@@ -153,6 +153,54 @@ func TestOwed(t *testing.T) {
 	})
 }
 
+// An erased event counts as delivered if it was, as in flight while it is, and otherwise as erased: from
+// the commit on, whatever has been removed since.
+func TestOwedErased(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *store.Store) {
+		sub := subscribe(t, s, "p", "content_updated")
+		want := make(map[string]record.DeliveryState)
+		var erase []string
+		some := func(status int, n int, state record.DeliveryState) {
+			for i := range n {
+				id := publish(t, s, "p", "content_updated")[0].ID
+				if want[id] = state; i == 0 {
+					erase = append(erase, id)
+				} else {
+					want[id] = record.DeliveryState{Status: record.DeliveryStatus(webhook.StatusRetryable)}
+				}
+			}
+			if time.Sleep(time.Minute); status > 0 {
+				send(t, s, sub.ID, status)
+			}
+		}
+		erased := record.DeliveryState{Status: record.DeliveryNone, Reason: record.NotSentErased}
+		some(200, 1, record.DeliveryState{Status: record.DeliveryStatus(webhook.StatusSuccess)})
+		some(404, 1, erased)
+		some(503, 1, erased)
+		some(503, 3, erased) // the others are retried, then split
+		some(404, 2, erased) // split already
+		some(0, 1, record.DeliveryState{Status: record.DeliveryStatus(webhook.StatusPending)})
+		inFlight := form(t, s, sub.ID, 100)
+		some(0, 1, erased)
+		for _, id := range erase {
+			must(t, s.Write(t.Context(), func(w store.Write) error {
+				_, err := w.EraseEvent("p", id, webhook.AuditEntry{})
+				return err
+			}))
+		}
+		checkOwed(t, s, &sub, want)
+		must(t, s.Events().ClearErased(t.Context()))
+		checkOwed(t, s, &sub, want)
+		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 503, Result: webhook.ResultRetryable}
+		_, err := s.Queues().Record(inFlight, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
+		must(t, err)
+		want[erase[5]] = erased
+		checkOwed(t, s, &sub, want)
+		must(t, s.Events().ClearErased(t.Context()))
+		checkOwed(t, s, &sub, want)
+	})
+}
+
 func checkOwed(t *testing.T, s *store.Store, sub *webhook.Subscription, want map[string]record.DeliveryState) {
 	t.Helper()
 	total, err := s.Events().CountOwed(t.Context(), sub, query(t, webhook.ReconciliationList, ""), time.Hour)

@@ -15,3 +15,7 @@ func TestMain(m *testing.M) {
 	runtime.GOMAXPROCS(1)
 	m.Run()
 }
+
+// defaultPlans is smaller with the race detector: each bubble of testing/synctest leaks memory of
+// its runtime, and a plan takes much longer.
+const defaultPlans = 50

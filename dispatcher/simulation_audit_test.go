@@ -114,7 +114,7 @@ func (s *simulation) auditSplits(sub *modelSubscription, stored map[string]webho
 		}
 		for _, e := range d.Events {
 			name := s.log[s.events[e.ID]].name
-			if !alone[e.ID] && !d.Splitting && sub.dropped&(1<<name) == 0 {
+			if !alone[e.ID] && !d.Splitting && sub.dropped&(1<<name) == 0 && !s.isErasing(e) {
 				s.violate(promiseBatch, "subscription %d: event %d failed only with others", sub.index, s.events[e.ID])
 			}
 		}
@@ -219,7 +219,7 @@ func (s *simulation) checkStatus(sub *modelSubscription, m *modelDelivery, d *we
 		case webhook.FailureUnsubscribed:
 			ok = sub.dropped != 0 && (m == nil || !m.last().settled || !m.last().final() || m.last().interrupted)
 		case webhook.FailureCancelled:
-			ok = s.changes.cancellable[d.ID] && s.mayEnd(m, final)
+			ok = (s.changes.cancellable[d.ID] || slices.ContainsFunc(d.Events, s.isErasing)) && s.mayEnd(m, final)
 		default:
 			ok = false
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"service/store"
@@ -25,18 +26,19 @@ type bulkRun struct {
 	missing       bool // it was not stored
 }
 
-// workBulkRuns lets the store work on bulk runs until endBulkRuns is called.
+// workBulkRuns lets the store work on bulk runs, and do its housekeeping in some plans, until
+// endBulkRuns is called.
 func (s *simulation) workBulkRuns() {
 	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	runs := s.d.store.BulkRuns()
-	go func() {
-		defer close(ended)
-		runs.Run(ctx)
-	}()
+	var all sync.WaitGroup
+	st := s.d.store
+	all.Go(func() { st.BulkRuns().Run(ctx) })
+	if s.housekeeps {
+		all.Go(func() { st.Housekeep(ctx) })
+	}
 	s.endBulkRuns = func() {
 		stop()
-		<-ended
+		all.Wait()
 	}
 }
 
@@ -227,7 +229,7 @@ func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, r
 			}
 		case before.Status == webhook.StatusFailed && before.Events[0].Name != webhook.EventPing && sub.settings.active &&
 			sub.changedAt.Before(b.at):
-			if redelivered[id] == 0 && now.RecoveredAt.IsZero() && !before.Splitting && sub.dropped == 0 && !sentAgain(stored, now) {
+			if redelivered[id] == 0 && now.RecoveredAt.IsZero() && !before.Splitting && sub.dropped == 0 && !s.sentAgain(stored, now) {
 				s.violate(promiseBulk, "subscription %d: a failed delivery was not redelivered", sub.index)
 			}
 		}
@@ -235,8 +237,8 @@ func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, r
 }
 
 // sentAgain reports whether newer deliveries of the subscription contain all undelivered events of a
-// delivery, so that a bulk run skips it.
-func sentAgain(stored map[string]*webhook.Delivery, d *webhook.Delivery) bool {
+// delivery, so that a bulk run skips it. The caller holds s.mu.
+func (s *simulation) sentAgain(stored map[string]*webhook.Delivery, d *webhook.Delivery) bool {
 	newer := make(map[string]bool)
 	for _, other := range stored {
 		if other.SubscriptionID == d.SubscriptionID && other.ID > d.ID {
@@ -245,7 +247,7 @@ func sentAgain(stored map[string]*webhook.Delivery, d *webhook.Delivery) bool {
 			}
 		}
 	}
-	return !slices.ContainsFunc(d.Events, func(e webhook.EventRef) bool { return !newer[e.ID] })
+	return !slices.ContainsFunc(d.Events, func(e webhook.EventRef) bool { return !newer[e.ID] && !s.isErasing(e) })
 }
 
 func (s *simulation) modelOf(id string) *modelSubscription {

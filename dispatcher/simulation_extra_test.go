@@ -82,6 +82,8 @@ func (s *simulation) playExtra(sub *modelSubscription, st *step) bool {
 		s.repeat(sub.program, st.N)
 	case doPublishBig:
 		s.publishSome(sub.program, st.N, []int{10, 100}[st.N%2])
+	case doEraseEvents:
+		s.eraseEvents(sub.program, st.N, st.NoWait)
 	case doErase:
 		s.erase(sub.program)
 	case doBringBack:
@@ -120,13 +122,8 @@ func (s *simulation) repeat(program string, n int) {
 		return
 	}
 	place := known[n*len(known)/8]
-	id := ""
 	s.mu.Lock()
-	for event, at := range s.events {
-		if at == place {
-			id = event
-		}
-	}
+	id := s.eventID(place)
 	s.mu.Unlock()
 	name := simulatedNames[s.log[place].name]
 	added, err := s.d.store.Events().Publish(context.Background(), program, []webhook.Event{
@@ -202,7 +199,9 @@ func (s *simulation) eraseStored(program string) bool {
 	if s.must(err); err != nil {
 		return false
 	}
-	go st.Housekeep(ctx)
+	if !s.housekeeps {
+		go st.Housekeep(ctx)
+	}
 	for range 40 {
 		s.sleep(time.Second)
 		if s.isDown() || s.d.store != st {

@@ -108,7 +108,7 @@ type modelDelivery struct {
 	checked          bool
 	uncertain        bool // an attempt may have been counted that no server received
 	anyTime          bool // the clock jumped before a restart: its next attempt may be early or late
-	dropped          bool // one of its event types was removed, so it may end as unsubscribed
+	dropped          bool // one of its event types was removed, or one of its events erased, so it may end without success
 	ended            bool // it was cancelled, has expired, or was removed
 	removed          bool
 }

@@ -32,6 +32,9 @@ type plan struct {
 	MaxEvents []int
 
 	Streams bool // followers read streams rather than wait
+
+	Erases       bool // it erases events, so the store does its housekeeping throughout
+	LateClearing bool // only in the end
 }
 
 // initialSubscription exists from the start.
@@ -136,7 +139,7 @@ func (p plan) String() string {
 	for i, f := range p.Subscriptions {
 		fmt.Fprintf(&b, "subscription %d: ordered %t, server: %s\n", i, f.Ordered, f.Mode)
 	}
-	fmt.Fprintf(&b, "refusals %q, max_events %d, streams %t\n", p.Refusals, p.MaxEvents, p.Streams)
+	fmt.Fprintf(&b, "refusals %q, max_events %d, streams %t, late clearing %t\n", p.Refusals, p.MaxEvents, p.Streams, p.LateClearing)
 	for _, s := range slices.Concat(p.Steps...) {
 		fmt.Fprintf(&b, "%s (subscription %d, n %d, %s)", s.Do, s.Subscription, s.N, s.Mode)
 		if s.NoWait {
@@ -203,6 +206,9 @@ func plans() *rapid.Generator[plan] {
 			p.addCrowd()
 		}
 		p.Streams = rapid.Bool().Draw(t, "streams")
+		erase := erasures().Draw(t, "erasures")
+		p.arrange(erase, nil)
+		p.Erases, p.LateClearing = len(erase) > 0, rapid.Bool().Draw(t, "late clearing")
 		return p
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing/synctest"
+	"time"
 
 	"service/api"
 	"service/webhook"
@@ -145,6 +146,8 @@ func (s *simulation) receive(f *follower, all []pulledEvent, next string) {
 			s.violate(promisePulled, "%s: got event %d, seq %d, after %d", f, event, e.Seq, f.last)
 		case s.published[event] != 0 && s.published[event] != e.Seq:
 			s.violate(promisePulled, "%s: got event %d with seq %d, want %d", f, event, e.Seq, s.published[event])
+		case s.log[event].erasure != nil && (!f.waits || s.log[event].erasure.at.Before(time.Now())): // a wait may have read it before
+			s.violate(promisePulled, "%s: got event %d, erased at %s", f, event, sinceStart(s.log[event].erasure.at))
 		case s.log[event].refused:
 			s.violate(promisePulled, "%s: got event %d, which was not stored", f, event)
 		}
@@ -241,7 +244,7 @@ func (s *simulation) checkPulled(f *follower) {
 		}
 		if got {
 			s.violate(promisePulled, "%s: got event %d, which it does not want", f, event)
-		} else if wanted(e) && s.published[event] != 0 && !e.counted.Before(s.changes.removedBefore) {
+		} else if wanted(e) && s.published[event] != 0 && !e.erasing && !e.counted.Before(s.changes.removedBefore) {
 			s.violate(promisePulled, "%s: did not get event %d, seq %d; its last is %d", f, event, s.published[event], f.last)
 		}
 	}
@@ -361,7 +364,7 @@ func (s *simulation) checkKept() {
 			}
 			s.mu.Lock()
 			for event := range s.log {
-				if e := &s.log[event]; e.program == program && e.pulled && !f.seen[event] && !e.counted.Before(s.changes.removedBefore) {
+				if e := &s.log[event]; e.program == program && e.pulled && !f.seen[event] && !e.erasing && !e.counted.Before(s.changes.removedBefore) {
 					s.violate(promisePulled, "event %d of %s was pulled, and is not in the log", event, program)
 				}
 			}

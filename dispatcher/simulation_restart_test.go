@@ -49,6 +49,7 @@ func (s *simulation) open() {
 		defer s.mu.Unlock()
 		s.unexpected(err)
 		s.noteCrashLosses()
+		s.learnErasures()
 	})
 	s.startPulls()
 	s.workBulkRuns()

@@ -35,6 +35,8 @@ type loggedEvent struct {
 	counted  time.Time // when it was published, as retention counts; zero while unknown
 	pulled   bool      // a request has got it
 	refused  bool      // its publication failed, so it is not stored
+	erasing  bool      // it may have been erased
+	erasure  *modelErasure
 }
 
 // externalChanges is the model's knowledge of changes by retention, cancellations and bulk
@@ -46,6 +48,7 @@ type externalChanges struct {
 	ended                  map[string]bool // deliveries that were cancelled or have expired
 	dirty                  bool            // the store may have changed since learn
 	bulkCreated            bool            // a bulk run was created
+	erased                 bool            // an event may have been erased
 	pending                int             // running retentions and requests for bulk runs
 	runs                   []*bulkRun      // bulk runs whose result is not checked yet
 	redelivered            map[string]bool // deliveries redelivered by bulk runs
@@ -203,7 +206,7 @@ func (s *simulation) learn() {
 		defer s.mu.Unlock()
 		s.learnReplays()
 		c := &s.changes
-		if c.pending == 0 && !c.dirty && len(c.runs) == 0 {
+		if c.pending == 0 && !c.dirty && !c.erased && len(c.runs) == 0 {
 			return
 		}
 		s.learnRuns()

@@ -114,6 +114,7 @@ func (s *simulation) arrive(at *endpoint, header http.Header, body []byte) (*mod
 	}
 
 	s.checkSettings(at, d)
+	s.checkErased(sub, d)
 	s.checkSignature(sub, header, id, body)
 	if !d.ping {
 		s.checkRate(sub, now)
@@ -194,7 +195,11 @@ func (s *simulation) newModelDelivery(sub *modelSubscription, id string, body []
 			want.arrived = want.arrived || want.event == e
 		}
 	}
-	d.dropped = !d.ping && !s.requested(d, ^sub.dropped) // claimed before the event type was removed
+	if len(d.events) == 0 {
+		d.events = []int{-1}
+	}
+	// It was claimed before the event type was removed, or the event erased.
+	d.dropped = !d.ping && !s.requested(d, ^sub.dropped) || slices.ContainsFunc(d.events, func(e int) bool { return e >= 0 && s.log[e].erasing })
 	for _, other := range sub.received {
 		if !sub.isRedelivery(other) && !other.ping && other.unfinished() && !s.timedOut(other) {
 			d.unfinishedBefore = append(d.unfinishedBefore, other)

@@ -66,6 +66,7 @@ const (
 	promiseCounts   = "the service counts what it has"
 	promisePulled   = "pulling a log returns each event once, in order, and only what is stored"
 	promiseLimit    = "a program uses at most its own slots"
+	promiseErased   = "nothing sends an erased event, and all copies of it are removed"
 )
 
 // violation is a broken promise. The detail differs from one run of a plan to the
@@ -98,7 +99,9 @@ type simulation struct {
 	steps       time.Duration // the maximum that retention has counted of the jumps
 
 	changes     externalChanges
-	endBulkRuns func() // set by workBulkRuns
+	endBulkRuns func()   // set by workBulkRuns
+	housekeeps  bool     // with them
+	views       sync.Map // the [erasureView] of each erasure in progress
 
 	limits map[string]programLimit // by program
 
@@ -139,11 +142,12 @@ func play(t *testing.T, dir, platform string, p *plan, seen *tally) (found *viol
 		s := &simulation{testbed: w, plan: p, seen: seen, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(),
 			changes: newExternalChanges(), limits: make(map[string]programLimit)}
 		w.entered = seen.enter
-		w.fault, w.now, w.retention = s.faults.fault, s.wall, webhook.Retention{All: 2 * simulatedStep}
+		w.fault, w.now, w.retention = s.fault, s.wall, webhook.Retention{All: 2 * simulatedStep}
 		if p.Lease {
 			w.dial = p.Dial
 		}
 		s.pulls.platform = platform
+		s.housekeeps = p.Erases && !p.LateClearing
 		s.lease.renew()
 		s.open()
 		s.runDispatcher()
@@ -158,6 +162,9 @@ func play(t *testing.T, dir, platform string, p *plan, seen *tally) (found *viol
 		}
 		if err := w.d.store.Close(); err != nil && found == nil {
 			found = &violation{promiseOperates, err.Error()}
+		}
+		if p.Erases && found == nil {
+			found = s.checkCleared()
 		}
 		for _, r := range w.subscribers {
 			close(r.conns)
@@ -308,6 +315,11 @@ func (s *simulation) endPlan() {
 	if s.plan.DisableAfter > 0 { // at the latest an attempt in flight disables a subscription
 		s.sleep(time.Minute)
 		s.settle()
+	}
+	if s.plan.LateClearing && s.plan.Erases {
+		s.endBulkRuns()
+		s.housekeeps = true
+		s.workBulkRuns()
 	}
 	on := true
 	for _, sub := range s.subs {

@@ -137,6 +137,24 @@ var bugs = []bug{
 	{"an incident does not count what expires", []edit{
 		{"store/retention.go", "if ping || deleted {", "if ping || deleted || program != \"\" {"},
 	}},
+	{"an event that is erased while a delivery of it is formed is sent", []edit{
+		{"store/queue.go", "if f.erasures != t.s.erasures.Load() {", "if f.erasures < 0 {"},
+	}},
+	{"an erased event that is read from the log is sent", []edit{
+		{"store/queue.go", "if erased {\n\t\t\t\t\tbody = nil", "if erased && seq < 0 {\n\t\t\t\t\tbody = nil"},
+	}},
+	{"an erased event that is read from memory is sent", []edit{
+		{"store/queue.go", "in != nil && !e.Erased && g.passes", "in != nil && g.passes"},
+	}},
+	{"the end of an attempt does not wake the erasure", []edit{
+		{"store/queue.go", "if s.erasedInFlight.Load() {", "if s.erasedInFlight.Load() && c == nil {"},
+	}},
+	{"the other events of a delivery that an erasure cancels are lost", []edit{
+		{"store/split.go", "if several && left > 0 {", "if several && left > 0 && reason != webhook.FailureCancelled {"},
+	}},
+	{"a pull shows an erased event", []edit{
+		{"store/record/event_log.go", "if e.ErasedAt.IsZero() {", "if e.Seq > 0 {"},
+	}},
 	{"a pause that a server asked for is not kept", []edit{
 		{"dispatcher/pace/pace.go", "pause := min(a.RetryAfter, maxRetryPause)", "pause := min(a.RetryAfter, 0)"},
 	}},

@@ -29,12 +29,14 @@ type eraser struct {
 	text   string
 }
 
-func newEraser(t *testing.T, flags ...string) *eraser {
+func newEraser(t *testing.T, flags ...string) *eraser { return newEraserIn(t, t.TempDir(), flags...) }
+
+func newEraserIn(t *testing.T, data string, flags ...string) *eraser {
 	text := "canary" + harness.RandomHex(24)
 	e := &eraser{t: t, text: text, canary: harness.NewCanary("payload", text, text, nil)}
 	flags = append([]string{"--retry-schedule", "1s,1s,1s,1s", "--retry-jitter", "0", "--failing-after", "0",
 		"--rejecting-after", "0"}, flags...)
-	e.Instance = harness.NewInstance(t, harness.Build(t), t.TempDir(), flags...)
+	e.Instance = harness.NewInstance(t, harness.Build(t), data, flags...)
 	e.token = e.Token("acme")
 	e.MustStart()
 	return e
@@ -82,10 +84,14 @@ func (e *eraser) awaitErased() {
 	})
 }
 
-// copies returns where the data directory has the canary: files, and events, which are compressed.
-func (e *eraser) copies() (all []string) {
+// copies returns where a data directory has the canary: files, but for those of Litestream, and events,
+// which are compressed.
+func (e *eraser) copies(data string) (all []string) {
 	e.t.Helper()
-	err := filepath.WalkDir(e.Data, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(data, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == ".service.db-litestream" {
+			return fs.SkipDir
+		}
 		if err != nil || !d.Type().IsRegular() || strings.HasSuffix(path, ".db-shm") {
 			return err
 		}
@@ -99,7 +105,7 @@ func (e *eraser) copies() (all []string) {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	db := harness.OpenDatabase(e.t, e.Data)
+	db := harness.OpenDatabase(e.t, data)
 	var dictionaries dictionary.Set
 	_, each := sqlite.ReadsOf(e.t.Context(), db)
 	if err := dictionaries.Read(each); err != nil {
@@ -155,7 +161,7 @@ func (e *eraser) cells(db *sql.DB) (all []string) {
 
 func (e *eraser) wantCopies(want bool) {
 	e.t.Helper()
-	all := e.copies()
+	all := e.copies(e.Data)
 	if want && len(all) == 0 {
 		e.t.Error("the data directory has no canary before the erasure, so the test would find none")
 	}
@@ -292,5 +298,53 @@ func TestDeletedProgramLeavesNothing(t *testing.T) {
 		return left == 0
 	})
 	e.awaitErased()
+	e.wantCopies(false)
+}
+
+// With a replica, Litestream checkpoints and truncates the WAL. What the replica restores after an
+// erasure has no payload, even in free pages.
+func TestErasureWithReplica(t *testing.T) {
+	data, replica := t.TempDir(), t.TempDir()
+	config := filepath.Join(t.TempDir(), "litestream.yml")
+	text := "dbs:\n  - path: " + data + "/service.db\n    monitor-interval: 50ms\n    replica:\n      sync-interval: 50ms\n      path: " + replica
+	if err := os.WriteFile(config, []byte(text+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := newEraserIn(t, data, "--litestream", config)
+	sub := e.Subscribe(e.token, harness.Subscription{URL: harness.Listen(t, echo(func(n int64) int { return []int{200, 410, 503}[n%3] })),
+		Events: harness.Events("user_notification_created")})
+	var ids []string
+	for range 20 {
+		ids = append(ids, e.publish(1)...)
+	}
+	ids = append(ids, e.publish(50)...)
+	e.AwaitFinal(e.token, "/v2/webhooks/subscriptions/"+sub+"/deliveries")
+	restored := func() string {
+		e.MustStop(e.Last()) // uploads the last changes
+		to := filepath.Join(t.TempDir(), "restored")
+		if out, err := e.Command("restore", "--data", to, "--from", "file://"+replica); err != nil {
+			t.Fatalf("restore: %v\n%s", err, out)
+		}
+		e.MustStart()
+		return to
+	}
+	e.wantCopies(true)
+	if len(e.copies(restored())) == 0 {
+		t.Error("the replica has no canary before the erasure")
+	}
+	for _, id := range ids {
+		e.erase(id)
+	}
+	e.awaitErased()
+	e.wantCopies(false)
+	to := restored()
+	if all := e.copies(to); len(all) > 0 {
+		t.Errorf("restored after the erasure: %s", strings.Join(all, "; "))
+	}
+	var erased int
+	err := harness.OpenDatabase(t, to).QueryRow("SELECT count(*) FROM events WHERE erased_at IS NOT NULL").Scan(&erased)
+	if err != nil || erased != len(ids) {
+		t.Errorf("restored: got %d erased events, %v; want %d", erased, err, len(ids))
+	}
 	e.wantCopies(false)
 }

@@ -215,7 +215,10 @@ func (t *tx) clearDeliveries(nums []int64, seq int64) (inFlight bool, err error)
 		if err := t.failUnsendable(d.Num, d.SubscriptionID, webhook.FailureCancelled); err != nil {
 			return false, err
 		}
-		t.AfterCommit(func() { t.s.watchers.SubscriptionChanged(d.SubscriptionID) }) // a split may have begun
+		t.AfterCommit(func() {
+			t.s.watchers.SubscriptionChanged(d.SubscriptionID) // a split may have begun
+			t.s.watchers.Queued(d.SubscriptionID)              // and an ordered subscription waits no longer
+		})
 	}
 	left, err := erasure.Clear(t.Tx, list, seq)
 	for _, num := range left {

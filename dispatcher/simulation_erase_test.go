@@ -21,7 +21,7 @@ const doEraseEvents operation = "erase events"
 
 // erasureDelays are the times after which events are erased while a plan goes on: when attempts end, a
 // batch window does, or a retry is due.
-var erasureDelays = [...]time.Duration{0, 0, 3 * time.Second, attemptTimeout, 0, 2 * time.Second, time.Second, attemptTimeout + 5*time.Second}
+var erasureDelays = [...]time.Duration{0, 0, 3 * time.Second, attemptTimeout, 0, 2 * time.Second, time.Second, 15 * time.Second}
 
 // erasures draws the steps of a plan that erase events.
 func erasures() *rapid.Generator[[]extra] {
@@ -51,18 +51,18 @@ type erasureView struct {
 	err                   error
 }
 
-// statement is called before each statement of the writer, and at last with none.
-func (v *erasureView) statement(query string) {
+// beforeStatement is called before each statement of the writer, and at last with none.
+func (v *erasureView) beforeStatement(query string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.ended {
-		v.take()
+		v.readMade()
 	}
 	v.ended = v.ended || v.written && query == "COMMIT"
 }
 
-// take reads the deliveries of the event. The caller holds v.mu.
-func (v *erasureView) take() {
+// readMade reads the deliveries of the event. The caller holds v.mu.
+func (v *erasureView) readMade() {
 	if v.taken {
 		return
 	}
@@ -85,11 +85,11 @@ func (v *erasureView) take() {
 	}
 }
 
-// fault is the fault of a statement, see [faults].
-func (s *simulation) fault(query string, write bool) sqlite.Fault {
+// faultOf is the fault of a statement, see [faults].
+func (s *simulation) faultOf(query string, write bool) sqlite.Fault {
 	if write {
 		s.views.Range(func(v, _ any) bool {
-			s.faults.without(func() { v.(*erasureView).statement(query) })
+			s.faults.without(func() { v.(*erasureView).beforeStatement(query) })
 			return true
 		})
 	}
@@ -144,7 +144,7 @@ func (s *simulation) eraseEvent(st *store.Store, generation int, program string,
 		return err
 	})
 	if err == nil {
-		s.faults.without(func() { v.statement("") })
+		s.faults.without(func() { v.beforeStatement("") })
 	}
 	s.views.Delete(v)
 	s.mu.Lock()
@@ -205,7 +205,7 @@ func (s *simulation) learnErasures() {
 		v := &erasureView{store: s.d.store, event: s.eventID(i)}
 		stored, err := v.store.Events().Get(context.Background(), e.program, v.event)
 		if e.erasing = err == nil && !stored.ErasedAt.IsZero(); e.erasing {
-			v.take()
+			v.readMade()
 			s.unexpected(v.err)
 			e.erasure = &modelErasure{time.Now(), v.made}
 		}
@@ -217,6 +217,8 @@ func (s *simulation) isErasing(e webhook.EventRef) bool {
 	event, known := s.events[e.ID]
 	return known && s.log[event].erasing
 }
+
+func (s *simulation) erasingAt(event int) bool { return event >= 0 && s.log[event].erasing }
 
 // checkErased checks that no attempt of a delivery with an erased event began after the commit. The
 // caller holds s.mu.

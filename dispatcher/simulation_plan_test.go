@@ -206,9 +206,9 @@ func plans() *rapid.Generator[plan] {
 			p.addCrowd()
 		}
 		p.Streams = rapid.Bool().Draw(t, "streams")
-		erase := erasures().Draw(t, "erasures")
-		p.arrange(erase, nil)
-		p.Erases, p.LateClearing = len(erase) > 0, rapid.Bool().Draw(t, "late clearing")
+		more := erasures().Draw(t, "erasures")
+		p.arrange(more, nil)
+		p.Erases, p.LateClearing = len(more) > 0, rapid.Bool().Draw(t, "late clearing")
 		return p
 	})
 }

@@ -231,7 +231,8 @@ func (s *simulation) checkReplayed(sub *modelSubscription, r *modelReplay, d *we
 func (s *simulation) checkReplayDone(sub *modelSubscription, r *modelReplay) {
 	var since map[int]bool // events in later deliveries that the replay did not form
 	for _, event := range r.required {
-		if r.sent[event] || s.log[event].erasing || s.log[event].counted.Before(s.changes.removedBefore) || sub.dropped&(1<<s.log[event].name) != 0 {
+		e := &s.log[event]
+		if r.sent[event] || e.erasing || e.counted.Before(s.changes.removedBefore) || sub.dropped&(1<<e.name) != 0 {
 			continue
 		}
 		if r.only != webhook.ReplayAll && since == nil {

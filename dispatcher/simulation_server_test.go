@@ -197,9 +197,8 @@ func (s *simulation) newModelDelivery(sub *modelSubscription, id string, body []
 	}
 	if len(d.events) == 0 {
 		d.events = []int{-1}
-	}
-	// It was claimed before the event type was removed, or the event erased.
-	d.dropped = !d.ping && !s.requested(d, ^sub.dropped) || slices.ContainsFunc(d.events, func(e int) bool { return e >= 0 && s.log[e].erasing })
+	} // below: it was claimed before the event type was removed, or the event erased
+	d.dropped = !d.ping && !s.requested(d, ^sub.dropped) || slices.ContainsFunc(d.events, s.erasingAt)
 	for _, other := range sub.received {
 		if !sub.isRedelivery(other) && !other.ping && other.unfinished() && !s.timedOut(other) {
 			d.unfinishedBefore = append(d.unfinishedBefore, other)

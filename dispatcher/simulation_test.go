@@ -142,7 +142,7 @@ func play(t *testing.T, dir, platform string, p *plan, seen *tally) (found *viol
 		s := &simulation{testbed: w, plan: p, seen: seen, events: make(map[string]int), killed: make(chan struct{}, 1), startedAt: time.Now(),
 			changes: newExternalChanges(), limits: make(map[string]programLimit)}
 		w.entered = seen.enter
-		w.fault, w.now, w.retention = s.fault, s.wall, webhook.Retention{All: 2 * simulatedStep}
+		w.fault, w.now, w.retention = s.faultOf, s.wall, webhook.Retention{All: 2 * simulatedStep}
 		if p.Lease {
 			w.dial = p.Dial
 		}

@@ -306,7 +306,8 @@ func TestDeletedProgramLeavesNothing(t *testing.T) {
 func TestErasureWithReplica(t *testing.T) {
 	data, replica := t.TempDir(), t.TempDir()
 	config := filepath.Join(t.TempDir(), "litestream.yml")
-	text := "dbs:\n  - path: " + data + "/service.db\n    monitor-interval: 50ms\n    replica:\n      sync-interval: 50ms\n      path: " + replica
+	text := "dbs:\n  - path: " + data + "/service.db\n    monitor-interval: 50ms\n" +
+		"    replica:\n      sync-interval: 50ms\n      path: " + replica
 	if err := os.WriteFile(config, []byte(text+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func (s *simulation) eraseEvent(st *store.Store, generation int, program string,
 	}
 	s.views.Delete(v)
 	s.mu.Lock()
-	down := s.down || s.generation != generation
+	down := s.down || s.generation != generation || s.crashed && (err != nil || v.err != nil) // a restart may have closed the store
 	s.mu.Unlock()
 	if down {
 		return

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"service/store/erasure"
@@ -186,10 +187,9 @@ func (c *clearing) deliveries(p *erasure.Pending) (inFlight bool, err error) {
 		if err != nil || len(nums) == 0 {
 			return inFlight, err
 		}
-		after = nums[len(nums)-1]
 		claimed := false
 		err = c.steps.write(c.ctx, func(t *tx) (err error) {
-			claimed, err = t.clearDeliveries(nums, p.Seq)
+			after, claimed, err = t.clearDeliveries(nums, p.Seq)
 			return err
 		})
 		if err != nil {
@@ -199,28 +199,34 @@ func (c *clearing) deliveries(p *erasure.Pending) (inFlight bool, err error) {
 	}
 }
 
-// clearDeliveries is clearing.deliveries for a few deliveries.
-func (t *tx) clearDeliveries(nums []int64, seq int64) (inFlight bool, err error) {
-	list := sqlite.JSON(nums)
-	carriers, err := erasure.Carriers(t.Tx, list)
+// clearDeliveries is clearing.deliveries for the first of a few deliveries, through the num last.
+func (t *tx) clearDeliveries(nums []int64, seq int64) (last int64, inFlight bool, err error) {
+	carriers, err := erasure.Carriers(t.Tx, sqlite.JSON(nums))
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
+	room, ended := endedAtOnce, false
 	for i := range carriers {
 		d := &carriers[i]
-		inFlight = inFlight || d.InFlight
 		if !d.Waits {
+			inFlight = inFlight || d.InFlight
 			continue
 		}
+		if room -= d.Events; ended && room < 0 {
+			n, _ := slices.BinarySearch(nums, d.Num)
+			nums = nums[:n]
+			break
+		}
+		ended = true
 		if err := t.failUnsendable(d.Num, d.SubscriptionID, webhook.FailureCancelled); err != nil {
-			return false, err
+			return 0, false, err
 		}
 		t.AfterCommit(func() {
 			t.s.watchers.SubscriptionChanged(d.SubscriptionID) // a split may have begun
 			t.s.watchers.Queued(d.SubscriptionID)              // and an ordered subscription waits no longer
 		})
 	}
-	left, err := erasure.Clear(t.Tx, list, seq)
+	left, err := erasure.Clear(t.Tx, sqlite.JSON(nums), seq)
 	for _, num := range left {
 		if err == nil {
 			err = t.noteRecovered(num)
@@ -230,7 +236,7 @@ func (t *tx) clearDeliveries(nums []int64, seq int64) (inFlight bool, err error)
 		}
 	}
 	t.deliveryChanged(0)
-	return inFlight, err
+	return nums[len(nums)-1], inFlight, err
 }
 
 // answers removes the events from stored answers. A key rotation may change a row between its read and

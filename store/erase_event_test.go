@@ -149,13 +149,7 @@ func TestEraseCancels(t *testing.T) {
 			sub := subscribe(t, s, "p", "content_updated")
 			events := publishText(t, s, 3, erasedText)
 			c := form(t, s, queue(t, s, sub.ID), 3)
-			retry := func() {
-				a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 503,
-					ResponseHeader: "X: " + erasedText + "\r\n", ResponseBody: []byte(erasedText)}
-				_, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)},
-					webhook.HealthPolicy{})
-				must(t, err)
-			}
+			retry := func() { retryLater(t, s, c) }
 			if when != "in flight" {
 				retry()
 			}
@@ -403,6 +397,55 @@ func TestEraseEventsContinues(t *testing.T) {
 	const left = "SELECT (SELECT count(*) FROM erasures) + (SELECT count(*) FROM blanks) + (SELECT count(*) FROM undelivered)"
 	if n := count(t, s, left); n != 0 {
 		t.Errorf("%d rows are left of the erasure", n)
+	}
+}
+
+// retryLater records that an attempt failed, and that the next one is due.
+func retryLater(t *testing.T, s *Store, c *Claim) {
+	t.Helper()
+	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 503,
+		ResponseHeader: "X: " + erasedText + "\r\n", ResponseBody: []byte(erasedText)}
+	_, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)},
+		webhook.HealthPolicy{})
+	must(t, err)
+}
+
+// One write of an erasure or of a claim ends few deliveries if they have many events, and many if they
+// have few.
+func TestEraseEndsFewEventsAtOnce(t *testing.T) {
+	const deliveries = 5
+	for _, of := range []struct{ events, atOnce int }{{endedAtOnce/2 + 1, 1}, {1, deliveries}} {
+		s := open(t)
+		program(t, s, "p")
+		sub := subscribe(t, s, "p", "content_updated")
+		events := publishText(t, s, of.events, erasedText)
+		first := form(t, s, queue(t, s, sub.ID), of.events)
+		end(t, s, first, webhook.StatusSuccess)
+		for range deliveries {
+			_, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, first.ID)
+			must(t, err)
+		}
+		cancelled := func() int {
+			return int(count(t, s, "SELECT count(*) FROM deliveries WHERE failure_reason = 'cancelled'"))
+		}
+		eraseEvent(t, s, &events[0])
+		if _, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue}); err != ErrStale {
+			t.Errorf("a claim: got %v, want ErrStale", err)
+		}
+		ended := cancelled()
+		if ended != of.atOnce {
+			t.Errorf("deliveries of %d events: a claim ended %d, want %d", of.events, ended, of.atOnce)
+		}
+		most := 0
+		s.afterStep = func() {
+			n := cancelled()
+			ended, most = n, max(most, n-ended)
+		}
+		must(t, s.Events().ClearErased(t.Context()))
+		s.afterStep = nil
+		if ended != deliveries || most > of.atOnce {
+			t.Errorf("deliveries of %d events: %d ended, %d in one step, want %d, %d", of.events, ended, most, deliveries, of.atOnce)
+		}
 	}
 }
 

@@ -260,8 +260,12 @@ func (t *tx) loseSplits(after, to, old int64) (lost []splitLoss, err error) {
 }
 
 // unsendableAtOnce is how many deliveries one write ends because of removed event types and erased
-// events.
-const unsendableAtOnce = 16
+// events, and endedAtOnce how many events these have together, unless the first has more: each of them is
+// noted as undelivered.
+const (
+	unsendableAtOnce = 16
+	endedAtOnce      = 64
+)
 
 const (
 	// hasUnsubscribed is the condition of the deliveries d of the subscriptions s with an event of a
@@ -271,7 +275,7 @@ const (
 		WHERE e.name NOT IN (SELECT value FROM json_each(s.events)))`
 
 	// The deliveries that are due and cannot be sent, and whether an event was erased.
-	selectUnsendable = `SELECT d.num, ` + hasErased + ` FROM (SELECT num FROM deliveries WHERE subscription_id = ?1
+	selectUnsendable = `SELECT d.num, json_array_length(d.seqs), ` + hasErased + ` FROM (SELECT num FROM deliveries WHERE subscription_id = ?1
 		AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL AND ping IS NULL ORDER BY next_attempt_at, num LIMIT ?3) l
 		CROSS JOIN deliveries d ON d.num = l.num CROSS JOIN subscriptions s ON s.id = d.subscription_id AND s.active = 1
 		WHERE EXISTS (SELECT 1 FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
@@ -284,33 +288,45 @@ const (
 // and have an event that it no longer requests or that was erased. The others of their events are sent
 // by a split. It reports whether the first delivery was one; only then it looks at the next few.
 func (t *tx) endUnsendable(subscriptionID string, until int64) (ended bool, err error) {
+	room := endedAtOnce
 	for _, limit := range []int{1, unsendableAtOnce} {
-		reasons, err := t.unsendable(subscriptionID, until, limit)
-		if err != nil || len(reasons) == 0 {
+		some, err := t.unsendable(subscriptionID, until, limit)
+		if err != nil || len(some) == 0 {
 			return ended, err
 		}
-		for num, reason := range reasons {
-			if err := t.failUnsendable(num, subscriptionID, reason); err != nil {
+		for _, u := range some {
+			if room -= u.events; ended && room < 0 {
+				return ended, nil
+			}
+			if err := t.failUnsendable(u.num, subscriptionID, u.reason); err != nil {
 				return ended, err
 			}
+			ended = true
 		}
-		ended = true
 	}
 	return ended, nil
 }
 
-// unsendable returns the deliveries of the next few that are due that cannot be sent, with the reasons.
-func (t *tx) unsendable(subscriptionID string, until int64, limit int) (map[int64]webhook.FailureReason, error) {
-	reasons := make(map[int64]webhook.FailureReason)
-	return reasons, t.Each(selectUnsendable, []any{subscriptionID, until, limit}, func(scan func(...any) error) error {
-		var num int64
+// unsendable is a delivery that is due and cannot be sent.
+type unsendable struct {
+	num    int64
+	events int
+	reason webhook.FailureReason
+}
+
+// unsendable returns those of the next few deliveries that are due.
+func (t *tx) unsendable(subscriptionID string, until int64, limit int) (all []unsendable, err error) {
+	err = t.Each(selectUnsendable, []any{subscriptionID, until, limit}, func(scan func(...any) error) error {
+		u := unsendable{reason: webhook.FailureUnsubscribed}
 		var erased bool
-		err := scan(&num, &erased)
-		if reasons[num] = webhook.FailureUnsubscribed; erased {
-			reasons[num] = webhook.FailureCancelled
+		err := scan(&u.num, &u.events, &erased)
+		if erased {
+			u.reason = webhook.FailureCancelled
 		}
+		all = append(all, u)
 		return err
 	})
+	return all, err
 }
 
 // failUnsendable fails a delivery that waits for an attempt, and splits it if it has several events.

@@ -92,6 +92,7 @@ type Carrier struct {
 	SubscriptionID string
 	InFlight       bool
 	Waits          bool // for an attempt, of a subscription that exists
+	Events         int
 }
 
 // SelectCarriers returns the nums of the deliveries that carry the event ?2 of the program ?1 after
@@ -100,7 +101,8 @@ const SelectCarriers = "SELECT delivery FROM delivery_events WHERE program_id = 
 	"ORDER BY delivery LIMIT ?4"
 
 const (
-	selectStates = `SELECT d.num, d.subscription_id, d.claimed_at IS NOT NULL, d.next_attempt_at IS NOT NULL AND s.deleted_at IS NULL
+	selectStates = `SELECT d.num, d.subscription_id, d.claimed_at IS NOT NULL, d.next_attempt_at IS NOT NULL AND s.deleted_at IS NULL,
+		json_array_length(d.seqs)
 		FROM json_each(?) i CROSS JOIN deliveries d ON d.num = i.value
 		CROSS JOIN subscriptions s ON s.id = d.subscription_id`
 	clearAttempts = `UPDATE attempts SET response_header = '', response_body = x'', response_removed = 1
@@ -115,7 +117,7 @@ const (
 func Carriers(t *sqlite.Tx, nums any) (all []Carrier, err error) {
 	err = t.Each(selectStates, []any{nums}, func(scan func(...any) error) error {
 		var c Carrier
-		err := scan(&c.Num, &c.SubscriptionID, &c.InFlight, &c.Waits)
+		err := scan(&c.Num, &c.SubscriptionID, &c.InFlight, &c.Waits, &c.Events)
 		all = append(all, c)
 		return err
 	})

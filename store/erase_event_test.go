@@ -327,17 +327,23 @@ func TestEraseStoredAnswers(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	token := newTokenID(t, s)
-	events := publishText(t, s, 2, erasedText)
-	body := `{"data":[` + string(events[0].AppendLogged(nil, "")) + "," + string(events[1].AppendLogged(nil, "")) + `]}`
-	for _, name := range []string{"k", "other"} {
-		must(t, keep(s, newKey(token, name, "request"), body))
+	events := publishText(t, s, 3, erasedText)
+	body := func(all ...webhook.Event) string {
+		var records []string
+		for i := range all {
+			records = append(records, string(all[i].AppendLogged(nil, "")))
+		}
+		return `{"data":[` + strings.Join(records, ",") + `]}`
 	}
-	left := eraseEvent(t, s, &events[0])
+	for _, name := range []string{"k", "other"} {
+		must(t, keep(s, newKey(token, name, "request"), body(events[0], events[1], events[2], events[0])))
+	}
+	left, other := eraseEvent(t, s, &events[0]), eraseEvent(t, s, &events[2])
 	must(t, s.Events().ClearErased(t.Context()))
 	for _, name := range []string{"k", "other"} {
 		a, err := s.StoredResponse(t.Context(), newKey(token, name, "request"))
 		must(t, err)
-		if want := `{"data":[` + string(left.AppendLogged(nil, "")) + "," + string(events[1].AppendLogged(nil, "")) + `]}`; string(a.Body) != want {
+		if want := body(left, events[1], other, left); string(a.Body) != want {
 			t.Errorf("got %s, want %s", a.Body, want)
 		}
 	}

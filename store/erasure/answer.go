@@ -13,15 +13,21 @@ import (
 // request that is repeated would publish its events again.
 type Answers struct {
 	keys    *keyring.Keyring
-	records map[string][]byte // of the erased events, by the beginning of their records
+	records map[string][]byte // of the erased events, by their IDs
 }
+
+// The record of an event begins with recordHead and its ID, which has idBytes.
+const (
+	recordHead = `{"id":"`
+	idBytes    = 36
+)
 
 // NewAnswers returns what removes some events.
 func NewAnswers(keys *keyring.Keyring, events []Pending) *Answers {
 	a := &Answers{keys, make(map[string][]byte)}
 	for i := range events {
 		if e := &events[i].Event; e.ID != "" {
-			a.records[`{"id":"`+e.ID+`"`] = e.AppendLogged(nil, "")
+			a.records[e.ID] = e.AppendLogged(nil, "")
 		}
 	}
 	return a
@@ -46,29 +52,40 @@ func (a *Answers) Erase(row int64, place string, encrypted []byte) *Answer {
 	if err != nil {
 		return nil
 	}
-	has := false
-	for begin, record := range a.records {
-		for at := 0; ; {
-			i := bytes.Index(body[at:], []byte(begin))
-			if i < 0 {
-				break
-			}
-			at += i
-			d := json.NewDecoder(bytes.NewReader(body[at:]))
-			var old json.RawMessage
-			if d.Decode(&old) != nil || bytes.Equal(old, record) {
-				at++
-				continue
-			}
-			has = true
-			body = bytes.Join([][]byte{body[:at], record, body[at+len(old):]}, nil)
-			at += len(record)
+	var erased []byte
+	copied := 0 // of body
+	for at := 0; ; {
+		i := bytes.Index(body[at:], []byte(recordHead))
+		if i < 0 {
+			break
 		}
+		at += i
+		record, length := a.record(body[at:])
+		if length == 0 {
+			at += len(recordHead)
+			continue
+		}
+		erased = append(append(erased, body[copied:at]...), record...)
+		at += length
+		copied = at
 	}
-	if !has {
+	if copied == 0 {
 		return nil
 	}
+	body = append(erased, body[copied:]...)
 	return &Answer{row, place, body, bytes.Clone(encrypted)}
+}
+
+// record returns the record of an erased event that takes the place of what text begins with, and the
+// length of that, 0 if there is nothing to replace.
+func (a *Answers) record(text []byte) (record []byte, length int) {
+	id := text[len(recordHead):]
+	record = a.records[string(id[:min(len(id), idBytes)])]
+	var old json.RawMessage
+	if record == nil || json.NewDecoder(bytes.NewReader(text)).Decode(&old) != nil || bytes.Equal(old, record) {
+		return nil, 0
+	}
+	return record, len(old)
 }
 
 // Store stores an answer. If the row has changed since, because its key was replaced or it has

@@ -58,15 +58,28 @@ func (h eventHandlers) list(req *request) (answer, error) {
 }
 
 func (h eventHandlers) read(req *request) (answer, error) {
-	return answer{data: eventRecord{req.event}, tagged: true}, nil
+	return eventAnswer(req.event), nil
 }
+
+// eventAnswer returns the response to a GET.
+func eventAnswer(e *webhook.Event) answer { return answer{data: eventRecord{e}, tagged: true} }
 
 // erase erases the payload of an event. Its copies outside of the log are removed after the
 // response.
 func (h eventHandlers) erase(req *request) (answer, error) {
+	conditions, err := req.conditions()
+	if err != nil {
+		return answer{}, err
+	}
 	var e webhook.Event
-	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
-		e, err = w.EraseEvent(req.program(), req.event.ID, req.actor())
+	err = h.api.store.Write(req.ctx, func(w store.Write) error {
+		err := conditions.write(func() (answer, error) {
+			e, err := w.Event(req.program(), req.event.ID)
+			return eventAnswer(&e), err
+		})
+		if err == nil {
+			e, err = w.EraseEvent(req.program(), req.event.ID, req.actor())
+		}
 		return err
 	})
 	return answer{status: http.StatusAccepted, data: eventRecord{&e}}, err

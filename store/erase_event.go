@@ -41,16 +41,7 @@ func (t *tx) staleIfErased(programID, seqs string) error {
 // is stored then.
 func (w Write) EraseEvent(programID, id string, by webhook.AuditEntry) (webhook.Event, error) {
 	s, t := w.t.s, w.t
-	if err := t.use(programID, "event"); err != nil {
-		return webhook.Event{}, err
-	}
-	read := func() (webhook.Event, error) {
-		e, err := record.ScanEvent(&s.dictionaries, programID, func(dest ...any) error {
-			return t.Scan(selectEventOf, []any{programID, id}, dest...)
-		})
-		return e, sqlite.NoRows(err, webhook.NotFound("event"))
-	}
-	e, err := read()
+	e, err := w.Event(programID, id)
 	if err != nil || !e.ErasedAt.IsZero() {
 		return e, err
 	}
@@ -68,7 +59,18 @@ func (w Write) EraseEvent(programID, id string, by webhook.AuditEntry) (webhook.
 	if err := t.people.Record(by, webhook.ActionEventErase, programID, e.ID, e.Name); err != nil {
 		return e, err
 	}
-	return read()
+	return w.Event(programID, id)
+}
+
+// Event returns an event as of a write.
+func (w Write) Event(programID, id string) (webhook.Event, error) {
+	if err := w.t.use(programID, "event"); err != nil {
+		return webhook.Event{}, err
+	}
+	e, err := record.ScanEvent(&w.t.s.dictionaries, programID, func(dest ...any) error {
+		return w.t.Scan(selectEventOf, []any{programID, id}, dest...)
+	})
+	return e, sqlite.NoRows(err, webhook.NotFound("event"))
 }
 
 // ClearErased removes the copies of erased events, but for those of attempts in flight. It is for a

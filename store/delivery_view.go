@@ -23,7 +23,7 @@ type DeliveryView struct {
 	ReplayID     string        // the replay that created it, "" for none
 	Trace        webhook.Trace // of the first event that has one
 	EventJSON    [][]byte      // in the order of Events; nil if retention removed one of them, or it was erased
-	Erased       bool          // one of its events was erased
+	Erased       int           // how many of its events were erased
 	AllErased    bool          // all were, so nothing is left to redeliver
 	Redeliveries []Redelivery  // its redeliveries, oldest first, at most maxRedeliveries
 	Splits       []Redelivery  // the deliveries of its split, those that did not succeed first, at most maxSplits
@@ -58,6 +58,8 @@ const (
 		"AND split_of IS NOT NULL ORDER BY status = 'success', num LIMIT ?"
 )
 
+const countErased = "SELECT (SELECT count(*) " + ofItsEvents + "NOT NULL), " + allErased + " FROM deliveries d WHERE d.num = ?"
+
 // View returns a delivery of any program with all its records.
 func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err error) {
 	err = s.view(ctx, func(v *view) error {
@@ -91,16 +93,13 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 				return err
 			}
 			events, err := s.eventBodies(v.Scan, d.ProgramID, places)
-			if d.Erased = errors.Is(err, errErased); err != nil && !d.Erased && !errors.Is(err, errGone) {
+			if errors.Is(err, errErased) {
+				err = v.Scan(countErased, []any{d.Num}, &d.Erased, &d.AllErased)
+			}
+			if err != nil && !errors.Is(err, errGone) {
 				return err
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
-			if d.Erased {
-				err := v.Scan("SELECT "+allErased+" FROM deliveries d WHERE d.num = ?", []any{d.Num}, &d.AllErased)
-				if err != nil {
-					return err
-				}
-			}
 		}
 		if err := v.resent(&d); err != nil {
 			return err

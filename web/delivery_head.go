@@ -61,7 +61,7 @@ func (d *deliveryRecord) sentence() string {
 	case d.Status == webhook.StatusSuccess:
 		return "Delivered: " + why + " on attempt " + strconv.Itoa(d.AttemptsMade) + " of " + of
 	case d.Splitting:
-		return "Retrying: " + why + ", its events are sent one by one, " + d.delivered()
+		return "Retrying: " + why + ", its events are sent one by one, " + d.deliveredOrErased()
 	case d.Status.Final():
 		switch d.FailureReason {
 		case webhook.FailureCancelled:

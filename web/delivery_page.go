@@ -131,8 +131,8 @@ func withoutResponses(attempts []webhook.Attempt) {
 
 // state changes whenever the content of the page changes.
 func (d *deliveryRecord) state() string {
-	return fmt.Sprintf("%s-%d-%d-%d-%d-%d", stateOf(&d.Delivery), d.AttemptsMade, len(d.attempts), len(d.Redeliveries), len(d.Splits),
-		d.Undelivered)
+	return fmt.Sprintf("%s-%d-%d-%d-%d-%d-%d", stateOf(&d.Delivery), d.AttemptsMade, len(d.attempts), len(d.Redeliveries), len(d.Splits),
+		d.Undelivered, d.Erased)
 }
 
 // stream sends the changes of a delivery to its page.
@@ -351,7 +351,7 @@ func (d *deliveryRecord) cannotRedeliver() string {
 		return "The subscription is paused: resume it first."
 	case d.AllErased:
 		return "Its events were erased."
-	case d.body == nil && !d.Erased:
+	case d.body == nil && d.Erased == 0:
 		return "Its events were older than the retention period and were removed."
 	}
 	return ""
@@ -359,7 +359,15 @@ func (d *deliveryRecord) cannotRedeliver() string {
 
 // delivered describes how many events of a failed delivery another delivery has delivered.
 func (d *deliveryRecord) delivered() string {
-	return ui.Number(int64(len(d.Events)-d.Undelivered)) + " of " + webhook.Count(len(d.Events), "event") + " delivered"
+	return ui.Number(int64(d.deliveredEvents())) + " of " + webhook.Count(len(d.Events), "event") + " delivered"
+}
+
+// deliveredOrErased is delivered with the number of erased events.
+func (d *deliveryRecord) deliveredOrErased() string {
+	if d.Erased == 0 {
+		return d.delivered()
+	}
+	return d.delivered() + ", " + ui.Number(int64(d.Erased)) + " erased"
 }
 
 // failedAlone describes how many events of a delivery failed again when sent one by one.
@@ -375,13 +383,19 @@ func (d *deliveryRecord) redelivered() int {
 	if d.Status != webhook.StatusFailed || d.Own || !d.Subscription.DeletedAt.IsZero() {
 		return 0
 	}
-	return len(d.Events) - d.Undelivered
+	return d.deliveredEvents()
+}
+
+// deliveredEvents returns how many events of a failed delivery were delivered since. Until an erasure has
+// ended, an erased event may still be undelivered.
+func (d *deliveryRecord) deliveredEvents() int {
+	return max(len(d.Events)-d.Undelivered-d.Erased, 0)
 }
 
 // unfinished reports whether resending is all that remains to be done for a failed delivery: its
 // events are neither delivered nor in newer deliveries.
 func (d *deliveryRecord) unfinished() bool {
-	return d.Status == webhook.StatusFailed && !d.Splitting && d.RecoveredAt.IsZero() && (d.Left > 0 || d.Undelivered == 0)
+	return d.Status == webhook.StatusFailed && !d.Splitting && d.RecoveredAt.IsZero() && (d.Left > 0 || d.Undelivered == 0) && !d.AllErased
 }
 
 // cannotCancel explains why the delivery cannot be canceled, "" if it can.
@@ -462,6 +476,14 @@ func (d *deliveryRecord) requestBody() *ui.Body {
 	return &ui.Body{ID: "request-body", Name: "Request body", Data: d.body, Size: -1, Download: deliveryPath(d.ID) + "/body.json.txt"}
 }
 
+// bodyGone says why there is no body of the request.
+func (d *deliveryRecord) bodyGone() string {
+	if d.Erased > 0 {
+		return "The body is no longer available: an event of it was erased."
+	}
+	return "The body is no longer available: the events were older than the retention period and were removed."
+}
+
 // bodyFile is the name of the file with the body of the request.
 func (d *deliveryRecord) bodyFile() string { return "delivery-" + d.ID + ".json.txt" }
 
@@ -517,13 +539,8 @@ func (d *deliveryRecord) curlNote() string {
 
 // body sends the body of the request as a file.
 func (h *deliveryPages) body(r *request, d *deliveryRecord) (response, error) {
-	if d.Erased {
-		return response{}, &problem{status: http.StatusGone, title: "The body is gone",
-			text: "An event of this delivery was erased."}
-	}
 	if d.body == nil {
-		return response{}, &problem{status: http.StatusGone, title: "The body is gone",
-			text: "The events of this delivery were older than the retention period and were removed."}
+		return response{}, &problem{status: http.StatusGone, title: "The body is gone", text: d.bodyGone()}
 	}
 	return textFile(d.bodyFile(), d.body), nil
 }

@@ -618,13 +618,13 @@ func TestOneDeliveryStream(t *testing.T) {
 	c := l.form()
 	path := "/deliveries/" + c.ID
 	p := v.do("GET", path)
-	p.has(t, `hx-sse:connect="`+path+`/stream"`, `Last-Event-ID&#34;:&#34;pending-1-0-0-0-0&#34;`)
+	p.has(t, `hx-sse:connect="`+path+`/stream"`, `Last-Event-ID&#34;:&#34;pending-1-0-0-0-0-0&#34;`)
 
 	r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+path+"/stream", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Last-Event-ID", "pending-1-0-0-0-0")
+	r.Header.Set("Last-Event-ID", "pending-1-0-0-0-0-0")
 	resp, err := v.client.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -649,7 +649,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // another delivery
 	l.end(c, answerOf500("Content-Type: text/html\n", "<script>alert(1)</script>"))
 	id, data := next()
-	if id != "retryable-1-1-0-0-0" {
+	if id != "retryable-1-1-0-0-0-0" {
 		t.Errorf("the id is %q", id)
 	}
 	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Details" data-update>`,
@@ -663,7 +663,7 @@ func TestOneDeliveryStream(t *testing.T) {
 	}
 	c = l.claim(false)
 	l.end(c, webhook.Attempt{ResponseStatus: 200})
-	for id != "success-2-2-0-0-0" { // the stream may have sent intermediate states
+	for id != "success-2-2-0-0-0-0" { // the stream may have sent intermediate states
 		if id, _ = next(); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
 			t.Fatalf("then %q was sent", id)
 		}

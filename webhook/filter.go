@@ -349,6 +349,24 @@ func exponent(text []byte) (n int) {
 	return n
 }
 
+// SameNumber reports whether two texts are JSON numbers of the same value, within the bounds of numbers
+// in events.
+func SameNumber(a, b string) bool {
+	var values [2]decimal
+	for i, text := range []string{a, b} {
+		if !isNumber(text) || unbounded([]byte(text)) != "" {
+			return false
+		}
+		values[i].set([]byte(text))
+	}
+	return values[0].compare(&values[1]) == 0
+}
+
+// isNumber reports whether a text is a JSON number.
+func isNumber(text string) bool {
+	return text != "" && strings.Trim(text, "+-.0123456789eE") == "" && json.Valid([]byte(text))
+}
+
 // compare returns -1, 0 or 1.
 func (d *decimal) compare(e *decimal) int {
 	sign := 1

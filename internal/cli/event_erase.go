@@ -24,7 +24,7 @@ type eventEraseCmd struct {
 	keyFlag
 	confirmFlag
 	Program string `placeholder:"ID" help:"Program whose events are searched."`
-	Where   string `placeholder:"FIELD=VALUE" help:"Field of the payload and its value, such as user_id=4711. Names joined by dots select fields of objects; of an array, one element that matches is enough."`
+	Where   string `placeholder:"FIELD=VALUE" help:"Field of the payload and its value, such as user_id=4711. Names joined by dots select fields of objects; of an array, one element that matches is enough. A number matches by its value."`
 	DryRun  bool   `help:"Count the events that match, and change nothing."`
 }
 
@@ -65,8 +65,12 @@ func (c *eventEraseCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	text := "Erased " + webhook.Count(e.erased, "event") + " of " + webhook.Count(e.read, "event") + ". Copies are removed in the " +
-		"background; backups, exports and the replica keep theirs for a while."
+	copies := "Copies are removed in the background"
+	if d.store != nil {
+		copies = "Copies are removed" // but for those of attempts in flight, by the next start
+	}
+	text := "Erased " + webhook.Count(e.erased, "event") + " of " + webhook.Count(e.read, "event") + ". " + copies +
+		"; backups, exports and the replica keep theirs for a while."
 	if c.DryRun {
 		text = webhook.Count(e.matched, "event") + " of " + webhook.Count(e.read, "event") + " would be erased."
 	}
@@ -135,8 +139,8 @@ func (e *eventErasure) examine(event []byte) error {
 	return err
 }
 
-// fieldIs reports whether a field has a value: as a string, or as a number or literal as it is
-// written in JSON.
+// fieldIs reports whether a field has a value: as a string, as a number of the same value, such as
+// 4711 for 4711.0, or as true or false.
 func fieldIs(v any, path []string, value string) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -151,7 +155,7 @@ func fieldIs(v any, path []string, value string) bool {
 	case string:
 		return len(path) == 0 && v == value
 	case json.Number:
-		return len(path) == 0 && v.String() == value
+		return len(path) == 0 && webhook.SameNumber(v.String(), value)
 	case bool:
 		return len(path) == 0 && fmt.Sprint(v) == value
 	}

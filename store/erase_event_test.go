@@ -142,47 +142,46 @@ func TestErasedEventIsNotFormed(t *testing.T) {
 // A delivery that waits is cancelled, and its other events follow by themselves. One in flight ends
 // its attempt first.
 func TestEraseCancels(t *testing.T) {
-	for _, when := range []string{"waiting", "in flight", "claimed"} {
+	clear := func(t *testing.T, s *Store) { must(t, s.Events().ClearErased(t.Context())) }
+	for when, erase := range map[string]func(t *testing.T, s *Store, c *Claim, e *webhook.Event){
+		"waiting": func(t *testing.T, s *Store, c *Claim, e *webhook.Event) {
+			retryLater(t, s, c)
+			eraseEvent(t, s, e)
+			clear(t, s)
+		},
+		"claimed": func(t *testing.T, s *Store, c *Claim, e *webhook.Event) {
+			retryLater(t, s, c)
+			eraseEvent(t, s, e)
+			credit := &Credit{Queue: queue(t, s, c.SubscriptionID), Kind: CreditDue}
+			if _, _, err := s.Queues().claimDue(t.Context(), credit); err != ErrStale {
+				t.Errorf("a claim: got %v, want ErrStale", err)
+			}
+			clear(t, s)
+		},
+		"in flight": func(t *testing.T, s *Store, c *Claim, e *webhook.Event) {
+			eraseEvent(t, s, e)
+			clear(t, s)
+			if status, _ := statusOf(t, s, c.ID); status != webhook.StatusPending || !s.erasedInFlight.Load() {
+				t.Errorf("in flight: %s", status)
+			}
+			retryLater(t, s, c)
+			if len(s.housekeeping.erased) == 0 {
+				t.Error("the end of the attempt does not wake the erasure")
+			}
+			clear(t, s)
+		},
+	} {
 		t.Run(when, func(t *testing.T) {
 			s := open(t)
 			program(t, s, "p")
 			sub := subscribe(t, s, "p", "content_updated")
 			events := publishText(t, s, 3, erasedText)
 			c := form(t, s, queue(t, s, sub.ID), 3)
-			retry := func() { retryLater(t, s, c) }
-			if when != "in flight" {
-				retry()
-			}
-			eraseEvent(t, s, &events[1])
-			if when == "claimed" {
-				if _, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue}); err != ErrStale {
-					t.Errorf("a claim: got %v, want ErrStale", err)
-				}
-			}
-			must(t, s.Events().ClearErased(t.Context()))
-			if when == "in flight" {
-				if status, _ := statusOf(t, s, c.ID); status != webhook.StatusPending || !s.erasedInFlight.Load() {
-					t.Errorf("in flight: %s", status)
-				}
-				retry()
-				if len(s.housekeeping.erased) == 0 {
-					t.Error("the end of the attempt does not wake the erasure")
-				}
-				must(t, s.Events().ClearErased(t.Context()))
-			}
+			erase(t, s, c, &events[1])
 			if status, reason := statusOf(t, s, c.ID); status != webhook.StatusFailed || reason != webhook.FailureCancelled {
 				t.Errorf("got %s, %s; want cancelled", status, reason)
 			}
-			for _, e := range []*webhook.Event{&events[0], &events[2]} {
-				one := formSplitOf(t, s, sub.ID)
-				if one == nil || len(one.Events) != 1 || !bytes.Contains(one.Events[0], []byte(e.ID)) {
-					t.Fatalf("split: got %+v, want %s", one, e.ID)
-				}
-				end(t, s, one, webhook.StatusSuccess)
-			}
-			if one := formSplitOf(t, s, sub.ID); one != nil {
-				t.Errorf("split: got %s, want nothing more", one.Events)
-			}
+			checkSplit(t, s, sub.ID, &events[0], &events[2])
 			d, err := s.Deliveries().View(t.Context(), c.ID)
 			must(t, err)
 			if d.RecoveredAt.IsZero() || d.Splitting {
@@ -194,6 +193,21 @@ func TestEraseCancels(t *testing.T) {
 				t.Errorf("%d responses are left", n)
 			}
 		})
+	}
+}
+
+// checkSplit delivers what the splits of a subscription send: each of some events, and nothing more.
+func checkSplit(t *testing.T, s *Store, subscriptionID string, events ...*webhook.Event) {
+	t.Helper()
+	for _, e := range events {
+		one := formSplitOf(t, s, subscriptionID)
+		if one == nil || len(one.Events) != 1 || !bytes.Contains(one.Events[0], []byte(e.ID)) {
+			t.Fatalf("split: got %+v, want %s", one, e.ID)
+		}
+		end(t, s, one, webhook.StatusSuccess)
+	}
+	if one := formSplitOf(t, s, subscriptionID); one != nil {
+		t.Errorf("split: got %s, want nothing more", one.Events)
 	}
 }
 

@@ -86,6 +86,48 @@ func TestMoveGone(t *testing.T) {
 	}
 }
 
+// TestMoveErased erases events of a program before each part of its move, after an earlier part has copied
+// their payloads and what receivers responded. Neither side keeps any of it.
+func TestMoveErased(t *testing.T) {
+	m := &moveParts{id: webhook.NewID(), from: open(t), to: open(t), program: "p"}
+	program(t, m.from, "p")
+	sub := subscribe(t, m.from, "p", "content_updated")
+	events := publishText(t, m.from, 12, erasedText)
+	for range 3 {
+		retryLater(t, m.from, form(t, m.from, queue(t, m.from, sub.ID), 2))
+	}
+	eraseSome := func(some []webhook.Event) {
+		for i := range some {
+			eraseEvent(t, m.from, &some[i])
+		}
+	}
+	eraseSome(events[:3])
+	x, r := m.first(t)
+	eraseSome(events[3:6])
+	must(t, m.from.Events().ClearErased(t.Context()))
+	m.changes(t, x, r)
+	eraseSome(events[6:9])
+	m.changes(t, x, r)
+	eraseSome(events[9:])
+	m.freeze(t)
+	m.finish(t, x, r)
+	m.activate(t)
+	must(t, m.from.Programs().Erase(t.Context()))
+	must(t, m.to.Events().ClearErased(t.Context()))
+	for _, s := range []*Store{m.from, m.to} {
+		if n := count(t, s, "SELECT (SELECT count(*) FROM erasures) + (SELECT count(*) FROM blanks)"); n != 0 {
+			t.Errorf("%d rows are left of the erasures", n)
+		}
+		checkFiles(t, s.dir, erasedText)
+	}
+	if n := count(t, m.to, "SELECT count(*) FROM events WHERE erased_at IS NOT NULL"); n != int64(len(events)) {
+		t.Errorf("%d events are erased at the target, want %d", n, len(events))
+	}
+	if n := count(t, m.to, "SELECT count(*) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NULL"); n != 0 {
+		t.Errorf("%d deliveries wait at the target, want none", n)
+	}
+}
+
 // TestMoveReplaced erases a program after the first part and creates another with its ID: neither
 // changes nor the rest can be exported.
 func TestMoveReplaced(t *testing.T) {

@@ -266,7 +266,7 @@ func eventTable(f ui.Frame, events []webhook.Event, results []record.EventResult
 // eventColumns are the columns of a list of events. A partner has one program.
 func eventColumns(ctx context.Context) []ui.Column {
 	all := []ui.Column{{Name: "Result", Class: "w-result"}, {Name: "Event type"}, {Name: "Program", Class: "w-program"},
-		{Name: "Received", Class: "w-time"}, {Name: "Occurred", Class: "w-time"}, {Name: "ID", Class: "w-copy"}}
+		{Name: "Received", Class: "w-time"}, {Name: "Occurred", Class: "w-time w-happened"}, {Name: "ID", Class: "w-copy"}}
 	if ui.ForPartner(ctx) {
 		return slices.Delete(all, 2, 3)
 	}

@@ -72,6 +72,7 @@ var typedBlocks = []struct{ file, begin, why string }{
 	{"docs/portal.md", "service portal-link", needsHost},
 	{"docs/portal.md", "curl -X PUT", needsHost},
 	{"docs/programs.md", "(umask 077", needsHost},
+	{"docs/programs.md", "curl -X DELETE", needsHost},
 	{"docs/programs.md", "service program export", needsFile},
 	{"docs/programs.md", "service program move", needsHost},
 	{"docs/runbook.md", "service doctor", needsSystem},

@@ -59,6 +59,15 @@ await at(360, 740, "/deliveries");
 rows.phone = await visible("tr[data-row]");
 check(rows.wide >= 15 && rows.tablet >= 15 && rows.phone >= 7, `15, 15 and 7 deliveries are visible, got ${JSON.stringify(rows)}`);
 
+// On a tablet every column of a list is in sight, and has room for a word.
+for (const path of ["/deliveries", "/events", "/subscriptions", "/programs", "/tokens", "/alerts", "/audit"]) {
+  await at(768, 1024, path);
+  const narrow = await page.locator("table.listing th:not(.w-tick)").evaluateAll((all) => all.filter((e) => e.checkVisibility())
+    .map((e) => [e.innerText, e.getBoundingClientRect()]).filter(([name, box]) => name && (box.right > innerWidth || box.width < 40)).map(([name, box]) => `${name} ${box.left} to ${box.right}`));
+  check(narrow.length === 0 && await page.locator("table.listing th").count() > 0, `the columns of ${path} have room, got ${narrow}`);
+  check((await heights("tr[data-row]")).every((h) => h <= 100), `no cell of ${path} has a line per letter, got rows of ${await heights("tr[data-row]")} px`);
+}
+
 await at(1440, 900, "/incidents");
 check(await page.locator(".incident").count() === incidents, "the incidents are listed");
 check((await heights(".incident")).every((h) => h >= 56 && h <= 58), `incidents are 56 px on their page, got ${await heights(".incident")}`);

@@ -90,13 +90,13 @@ const clearRetry = 10 * time.Second
 func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
 	s.clearing.Lock()
 	defer s.clearing.Unlock()
-	s.erasedInFlight.Store(true) // before the first look
-	c := &clearing{s: s, ctx: ctx, steps: s.newSteps(sweepPace)}
+	s.erasedInFlight.Expect()
+	c := &clearing{s: s, ctx: ctx, steps: s.newSteps(sweepPace), inFlight: make(map[int64]bool)}
 	began := time.Now()
 	if err := c.rows(); err != nil {
 		return next, err
 	}
-	s.erasedInFlight.Store(c.inFlight)
+	s.erasedInFlight.Set(c.inFlight)
 	var cleared bool
 	if err := s.db.Scan(ctx, erasure.HasCleared, nil, &cleared); err != nil || !cleared {
 		return next, err
@@ -124,7 +124,7 @@ type clearing struct {
 	ctx      context.Context
 	steps    steps
 	events   int
-	inFlight bool
+	inFlight map[int64]bool
 }
 
 // rows removes the copies in rows.
@@ -164,9 +164,7 @@ func (c *clearing) program(events []erasure.Pending) error {
 		if err != nil {
 			return err
 		}
-		if left {
-			c.inFlight = true
-		} else {
+		if !left {
 			done = append(done, events[i])
 		}
 	}
@@ -189,7 +187,7 @@ func (c *clearing) deliveries(p *erasure.Pending) (inFlight bool, err error) {
 		if err != nil || len(nums) == 0 {
 			return inFlight, err
 		}
-		claimed := false
+		var claimed []int64
 		err = c.steps.write(c.ctx, func(t *tx) (err error) {
 			after, claimed, err = t.clearDeliveries(nums, p.Seq)
 			return err
@@ -197,21 +195,25 @@ func (c *clearing) deliveries(p *erasure.Pending) (inFlight bool, err error) {
 		if err != nil {
 			return inFlight, err
 		}
-		inFlight = inFlight || claimed
+		for _, num := range claimed {
+			c.inFlight[num], inFlight = true, true
+		}
 	}
 }
 
 // clearDeliveries is clearing.deliveries for the first of a few deliveries, through the num last.
-func (t *tx) clearDeliveries(nums []int64, seq int64) (last int64, inFlight bool, err error) {
+func (t *tx) clearDeliveries(nums []int64, seq int64) (last int64, inFlight []int64, err error) {
 	carriers, err := erasure.Carriers(t.Tx, sqlite.JSON(nums))
 	if err != nil {
-		return 0, false, err
+		return 0, nil, err
 	}
 	room, ended := endedAtOnce, false
 	for i := range carriers {
 		d := &carriers[i]
 		if !d.Waits {
-			inFlight = inFlight || d.InFlight
+			if d.InFlight {
+				inFlight = append(inFlight, d.Num)
+			}
 			continue
 		}
 		if room -= d.Events; ended && room < 0 {
@@ -221,7 +223,7 @@ func (t *tx) clearDeliveries(nums []int64, seq int64) (last int64, inFlight bool
 		}
 		ended = true
 		if err := t.failUnsendable(d.Num, d.SubscriptionID, webhook.FailureCancelled); err != nil {
-			return 0, false, err
+			return 0, nil, err
 		}
 		t.AfterCommit(func() {
 			t.s.watchers.SubscriptionChanged(d.SubscriptionID) // a split may have begun

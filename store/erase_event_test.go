@@ -161,7 +161,7 @@ func TestEraseCancels(t *testing.T) {
 		"in flight": func(t *testing.T, s *Store, c *Claim, e *webhook.Event) {
 			eraseEvent(t, s, e)
 			clear(t, s)
-			if status, _ := statusOf(t, s, c.ID); status != webhook.StatusPending || !s.erasedInFlight.Load() {
+			if status, _ := statusOf(t, s, c.ID); status != webhook.StatusPending || !s.erasedInFlight.Has(c.num) || s.erasedInFlight.Has(c.num+1) {
 				t.Errorf("in flight: %s", status)
 			}
 			retryLater(t, s, c)

@@ -1019,7 +1019,7 @@ func (s Queues) afterRecord(c *Claim, a *webhook.Attempt, now time.Time) {
 	if s.use(c.ProgramID, "") != nil {
 		wake(s.housekeeping.erasures)
 	}
-	if s.erasedInFlight.Load() {
+	if s.erasedInFlight.Has(c.num) {
 		wake(s.housekeeping.erased)
 	}
 	s.housekeeping.recorded(c, a)

@@ -33,6 +33,7 @@ import (
 	"service/store/datadir"
 	"service/store/dictionary"
 	"service/store/doctor"
+	"service/store/erasure"
 	"service/store/keyring"
 	"service/store/list"
 	"service/store/pending"
@@ -153,8 +154,8 @@ type core struct {
 	blanked       bool       // nothing was cleared since free pages were overwritten; guarded by clearing
 	// erasures changes when an event is erased, before and after it leaves the tail.
 	erasures       atomic.Int64
-	erasedInFlight atomic.Bool // attempts of deliveries with erased events may be in flight
-	sweeping       sweepLock   // held by retention while it removes records, and by an import
+	erasedInFlight erasure.InFlight
+	sweeping       sweepLock // held by retention while it removes records, and by an import
 
 	tokens   tokenCache
 	programs programCache

@@ -147,7 +147,7 @@ var bugs = []bug{
 		{"store/queue.go", "in != nil && !e.Erased && g.passes", "in != nil && g.passes"},
 	}},
 	{"the end of an attempt does not wake the erasure", []edit{
-		{"store/queue.go", "if s.erasedInFlight.Load() {", "if s.erasedInFlight.Load() && c == nil {"},
+		{"store/queue.go", "if s.erasedInFlight.Has(c.num) {", "if s.erasedInFlight.Has(c.num) && c == nil {"},
 	}},
 	{"the other events of a delivery that an erasure cancels are lost", []edit{
 		{"store/split.go", "if several && left > 0 {", "if several && left > 0 && reason != webhook.FailureCancelled {"},

@@ -37,8 +37,7 @@ func (t *tx) staleIfErased(programID, seqs string) error {
 }
 
 // EraseEvent erases the payload of an event: nothing sends it after the commit. [Store.Housekeep]
-// removes the copies outside of the log. Erasing it again changes nothing. It returns the event as it
-// is stored then.
+// removes the copies outside of the log. Erasing it again changes nothing. It returns the stored event.
 func (w Write) EraseEvent(programID, id string, by webhook.AuditEntry) (webhook.Event, error) {
 	s, t := w.t.s, w.t
 	e, err := w.Event(programID, id)
@@ -84,9 +83,8 @@ func (s Events) ClearErased(ctx context.Context) error {
 const clearRetry = 10 * time.Second
 
 // clearErased removes the copies of erased events: from rows, then from free pages, then from the WAL.
-// Of removed programs only the last two have copies.
-// It leaves deliveries with an attempt in flight; [Queues.Record] wakes it. A zero next means that
-// nothing else is left.
+// Of removed programs only the last two have copies. It leaves deliveries with an attempt in flight;
+// [Queues.Record] wakes it. A zero next means that nothing else is left.
 func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
 	s.clearing.Lock()
 	defer s.clearing.Unlock()

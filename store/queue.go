@@ -826,7 +826,7 @@ func (s Queues) claimDue(ctx context.Context, cr *Credit) (*Claim, time.Time, er
 			return err
 		}
 		if stale, err = false, nil; !ping {
-			stale, err = t.endUnsendable(subscriptionID, until)
+			stale, err = t.endUnsendable(subscriptionID, until, cr.attempts())
 		}
 		if err != nil || stale {
 			return err
@@ -857,20 +857,25 @@ func (t *tx) checkRevision(q *Queue, c *Claim) error {
 	return err
 }
 
+// attempts returns how many attempts a delivery may have after the claim.
+func (c *Credit) attempts() int {
+	if c.Spare {
+		return webhook.MaxAttempts - 1
+	}
+	return webhook.MaxAttempts
+}
+
 // countDue counts the next attempt of the delivery that has been due the longest, up to a time of
 // the wait clock, and fills its claim. c.num stays 0 if none is due.
 func (s Queues) countDue(t *tx, cr *Credit, c *Claim, now time.Time, until int64) error {
-	claimDue, attempts := claimDueDelivery, webhook.MaxAttempts
+	claimDue := claimDueDelivery
 	if c.Ping {
 		claimDue = claimDuePing
-	}
-	if cr.Spare {
-		attempts--
 	}
 	var seqs sql.NullString
 	var event []byte
 	var again bool // a redelivery or a delivery of a replay
-	err := t.Scan(claimDue, []any{c.SubscriptionID, now.UnixMilli(), until, attempts}, &c.num, (*record.DeliveryID)(&c.ID), &c.ProgramID,
+	err := t.Scan(claimDue, []any{c.SubscriptionID, now.UnixMilli(), until, cr.attempts()}, &c.num, (*record.DeliveryID)(&c.ID), &c.ProgramID,
 		&c.Number, &seqs, &event, &again, &c.Split)
 	if errors.Is(err, sql.ErrNoRows) {
 		c.num = 0

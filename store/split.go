@@ -276,7 +276,7 @@ const (
 
 	// The deliveries that are due and cannot be sent, and whether an event was erased.
 	selectUnsendable = `SELECT d.num, json_array_length(d.seqs), ` + hasErased + ` FROM (SELECT num FROM deliveries WHERE subscription_id = ?1
-		AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL AND ping IS NULL ORDER BY next_attempt_at, num LIMIT ?3) l
+		AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL AND attempts_made < ?4 AND ping IS NULL ORDER BY next_attempt_at, num LIMIT ?3) l
 		CROSS JOIN deliveries d ON d.num = l.num CROSS JOIN subscriptions s ON s.id = d.subscription_id AND s.active = 1
 		WHERE EXISTS (SELECT 1 FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value
 		WHERE e.erased_at IS NOT NULL OR e.name NOT IN (SELECT value FROM json_each(s.events)))`
@@ -284,13 +284,13 @@ const (
 		completed_at = ?2, counted_at = ?3 WHERE num = ?1`
 )
 
-// endUnsendable fails the deliveries of a subscription that are due until a time of the wait clock
-// and have an event that it no longer requests or that was erased. The others of their events are sent
-// by a split. It reports whether the first delivery was one; only then it looks at the next few.
-func (t *tx) endUnsendable(subscriptionID string, until int64) (ended bool, err error) {
+// endUnsendable fails the deliveries that a claim could take, due until a time of the wait clock and with
+// fewer attempts, and that have an event that was erased or is no longer requested. The others of their
+// events are sent by a split. It looks at the next few only if the first delivery was one, and reports that.
+func (t *tx) endUnsendable(subscriptionID string, until int64, attempts int) (ended bool, err error) {
 	room := endedAtOnce
 	for _, limit := range []int{1, unsendableAtOnce} {
-		some, err := t.unsendable(subscriptionID, until, limit)
+		some, err := t.unsendable(subscriptionID, until, attempts, limit)
 		if err != nil || len(some) == 0 {
 			return ended, err
 		}
@@ -315,8 +315,8 @@ type unsendable struct {
 }
 
 // unsendable returns those of the next few deliveries that are due.
-func (t *tx) unsendable(subscriptionID string, until int64, limit int) (all []unsendable, err error) {
-	err = t.Each(selectUnsendable, []any{subscriptionID, until, limit}, func(scan func(...any) error) error {
+func (t *tx) unsendable(subscriptionID string, until int64, attempts, limit int) (all []unsendable, err error) {
+	err = t.Each(selectUnsendable, []any{subscriptionID, until, limit, attempts}, func(scan func(...any) error) error {
 		u := unsendable{reason: webhook.FailureUnsubscribed}
 		var erased bool
 		err := scan(&u.num, &u.events, &erased)

@@ -72,6 +72,7 @@ type Writer struct {
 	queries      map[string]*sql.Stmt  // prepared, with result rows
 	statements   map[string]*statement // prepared, without result rows
 	ran          int64                 // number of statements of both kinds that ran
+	transactions uint64                // number of transactions that began
 	outage       outage
 	beforeCommit Op // Hooks.BeforeCommit as a write of the current transaction
 
@@ -273,7 +274,8 @@ func runAll(fns []func()) {
 // batch is stored.
 func (t *Tx) transaction(batch []*Op, savepoints, hook bool) error {
 	t.failures, t.cause, t.ended = 0, nil, nil
-	t.number++
+	t.w.transactions++
+	t.number = t.w.transactions
 	t.w.beforeCommit = Op{run: t.w.hooks.BeforeCommit}
 	err := t.Exec("BEGIN IMMEDIATE")
 	if err != nil {

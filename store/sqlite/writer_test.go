@@ -265,6 +265,24 @@ func TestCommitFails(t *testing.T) {
 	}
 }
 
+// What remembers the number of the transaction that wrote it finds out whether that one was rolled back.
+func TestTransactionNumbers(t *testing.T) {
+	db := open(t, Hooks{})
+	seen := make(map[uint64]bool)
+	for i := range 9 {
+		err := db.Writer().Do(func(t *Tx) error {
+			seen[t.Number()] = true
+			return map[bool]error{true: errors.New("failed")}[i%3 == 0]
+		})
+		if (err != nil) != (i%3 == 0) {
+			t.Error(err)
+		}
+	}
+	if len(seen) != 9 || seen[0] {
+		t.Errorf("9 transactions have the numbers %v", seen)
+	}
+}
+
 // A panic after the commit reaches the leader's caller, and the writer continues.
 func TestPanicAfterCommit(t *testing.T) {
 	var undone []error

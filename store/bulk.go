@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"service/store/erasure"
 	"service/store/list"
 	"service/store/record"
 	"service/store/sqlite"
@@ -57,7 +58,7 @@ const (
 		WHEN d.completed_at IS NULL THEN 'not_ended'
 		WHEN s.deleted_at IS NOT NULL THEN 'subscription_deleted'
 		WHEN s.active = 0 THEN 'subscription_paused'
-		WHEN ` + allErased + ` THEN 'erased'
+		WHEN ` + erasure.AllErased + ` THEN 'erased'
 		WHEN ` + hasUnsubscribed + ` THEN 'unsubscribed'
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM recovered r WHERE r.delivery = d.num) THEN 'recovered'
 		WHEN d.status = 'failed' AND EXISTS (SELECT 1 FROM splits p WHERE p.delivery = d.num) THEN 'splitting'
@@ -81,7 +82,7 @@ const (
 
 	insertRedeliveries = `INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at,
 		seqs, redelivery_of, created_at, counted_at)
-		SELECT i.value ->> 1, s.id, s.num, d.program_id, 'pending', 0, ?2, ` + remainingSeqs + `, d.id, ?3, ?4
+		SELECT i.value ->> 1, s.id, s.num, d.program_id, 'pending', 0, ?2, ` + erasure.RemainingSeqs + `, d.id, ?3, ?4
 		FROM json_each(?1) i CROSS JOIN deliveries d ON d.num = i.value ->> 0 CROSS JOIN subscriptions s ON s.id = d.subscription_id
 		ORDER BY i.key`
 	linkRedeliveries = "INSERT INTO delivery_events (program_id, seq, delivery) SELECT d.program_id, x.value, d.num FROM deliveries d " +

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"service/store/erasure"
 	"service/store/record"
 	"service/store/sqlite"
 	"service/store/watch"
@@ -196,7 +197,7 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 	var seqs sql.NullString
 	err = t.Scan(`INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, next_attempt_at, seqs,
 		ping, redelivery_of, created_at, counted_at)
-		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, `+remainingSeqs+`, d.ping, d.id, ?2, ?6
+		SELECT ?1, d.subscription_id, s.num, d.program_id, 'pending', 0, ?5, `+erasure.RemainingSeqs+`, d.ping, d.id, ?2, ?6
 		FROM deliveries d CROSS JOIN subscriptions s ON s.id = ?4 WHERE d.id = ?3 AND d.subscription_id = ?4
 		RETURNING num, seqs`, []any{record.ShortID(again), now, record.ShortID(id), subscriptionID, s.clock.Wait(s.clock.Now()), t.counted()},
 		&num, &seqs)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"service/store/erasure"
 	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
@@ -58,7 +59,7 @@ const (
 		"AND split_of IS NOT NULL ORDER BY status = 'success', num LIMIT ?"
 )
 
-const countErased = "SELECT (SELECT count(*) " + ofItsEvents + "NOT NULL), " + allErased + " FROM deliveries d WHERE d.num = ?"
+const countErased = "SELECT " + erasure.CountErased + ", " + erasure.AllErased + " FROM deliveries d WHERE d.num = ?"
 
 // View returns a delivery of any program with all its records.
 func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err error) {

@@ -11,25 +11,11 @@ import (
 	"service/webhook"
 )
 
-// Conditions and columns of a delivery d with the events at its seqs.
-const (
-	ofItsEvents = "FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value WHERE e.erased_at IS "
-	hasErased   = "EXISTS (SELECT 1 " + ofItsEvents + "NOT NULL)"
-	allErased   = "(" + hasErased + " AND NOT EXISTS (SELECT 1 " + ofItsEvents + "NULL))"
-
-	// remainingSeqs are the seqs of those that were not erased.
-	remainingSeqs = "CASE WHEN " + hasErased + " THEN (SELECT json_group_array(j.value ORDER BY j.key) " +
-		ofItsEvents + "NULL) ELSE d.seqs END"
-
-	selectErasedOf = `SELECT EXISTS (SELECT 1 FROM json_each(?2) j CROSS JOIN events e ON e.program_id = ?1 AND e.seq = j.value
-		WHERE e.erased_at IS NOT NULL)`
-	selectEventOf = "SELECT " + record.EventColumns + " FROM events WHERE program_id = ? AND id = ?"
-)
+const selectEventOf = "SELECT " + record.EventColumns + " FROM events WHERE program_id = ? AND id = ?"
 
 // staleIfErased returns [ErrStale] if one of some events, an array of seqs, was erased.
 func (t *tx) staleIfErased(programID, seqs string) error {
-	var erased bool
-	err := t.Scan(selectErasedOf, []any{programID, seqs}, &erased)
+	erased, err := erasure.Any(t.Tx, programID, seqs)
 	if err == nil && erased {
 		err = ErrStale
 	}
@@ -72,8 +58,7 @@ func (w Write) Event(programID, id string) (webhook.Event, error) {
 	return e, sqlite.NoRows(err, webhook.NotFound("event"))
 }
 
-// ClearErased removes the copies of erased events, but for those of attempts in flight. It is for a
-// process without [Store.Housekeep].
+// ClearErased removes the copies of erased events in a process without [Store.Housekeep] and attempts.
 func (s Events) ClearErased(ctx context.Context) error {
 	_, err := s.clearErased(ctx)
 	return err
@@ -82,7 +67,7 @@ func (s Events) ClearErased(ctx context.Context) error {
 // clearRetry is the pause before what a read prevented is tried again.
 const clearRetry = 10 * time.Second
 
-// clearErased removes the copies of erased events: from rows, then from free pages, then from the WAL.
+// clearErased removes the copies of erased events: from rows, then from unused space, then from the WAL.
 // Of removed programs only the last two have copies. It leaves deliveries with an attempt in flight;
 // [Queues.Record] wakes it. A zero next means that nothing else is left.
 func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
@@ -100,7 +85,7 @@ func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
 		return next, err
 	}
 	if s.blanked = s.blanked && c.events == 0; !s.blanked {
-		if err := c.steps.each(c.fill, c.drop); err != nil {
+		if err := c.steps.each(c.residue, c.fill, c.drop, c.residue); err != nil {
 			return next, err
 		}
 		s.blanked = true
@@ -286,20 +271,21 @@ func (c *clearing) answers(events []erasure.Pending) error {
 // fill overwrites the pages that are free.
 func (c *clearing) fill() error {
 	c.steps.size = 1
-	for {
-		var left int64
-		err := c.steps.write(c.ctx, func(t *tx) (err error) {
-			left, err = erasure.Fill(t.Tx, min(c.steps.size, 8))
-			return err
-		})
-		if err != nil || left == 0 {
-			return err
-		}
-	}
+	return c.steps.until(c.ctx, func(t *tx, size int) (end bool, err error) {
+		left, err := erasure.Fill(t.Tx, min(size, 8))
+		return left == 0, err
+	})
 }
 
 // drop makes them free again.
-func (c *clearing) drop() error {
-	_, err := c.steps.repeat(c.ctx, func(t *tx, size int) (int64, error) { return erasure.Drop(t.Tx, size) })
-	return err
+func (c *clearing) drop() error { return c.steps.remove(c.ctx, erasure.DropBlanks) }
+
+// residue overwrites what rows left in pages that are in use.
+func (c *clearing) residue() error {
+	var r erasure.Residue
+	return c.steps.until(c.ctx, func(t *tx, size int) (bool, error) {
+		next, end, err := r.Next(t.Tx, size)
+		t.AfterCommit(func() { r = next })
+		return end, err
+	})
 }

@@ -45,7 +45,7 @@ var queryPlans = []struct {
 	{countLeftOf, 1, "SEARCH u USING COVERING INDEX undelivered_by_delivery (delivery=?)"},
 	{selectLeftFrom, 2, "SEARCH u USING COVERING INDEX undelivered_by_incident (incident=?)"},
 	{selectFirstURL, 1, "SEARCH o USING PRIMARY KEY (subscription_id=?)"},
-	{countInterruptions, 1, "SEARCH attempts USING PRIMARY KEY (delivery=?)"},
+	{countInterruptions, 1, "SEARCH attempts USING INDEX sqlite_autoindex_attempts_1 (delivery=?)"},
 	{selectInterrupted, 0, "deliveries_by_status (status=?)"},
 }
 

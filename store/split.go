@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"service/store/erasure"
 	"service/store/record"
 	"service/store/sqlite"
 	"service/webhook"
@@ -275,7 +276,7 @@ const (
 		WHERE e.name NOT IN (SELECT value FROM json_each(s.events)))`
 
 	// The deliveries that are due and cannot be sent, and whether an event was erased.
-	selectUnsendable = `SELECT d.num, json_array_length(d.seqs), ` + hasErased + ` FROM (SELECT num FROM deliveries WHERE subscription_id = ?1
+	selectUnsendable = `SELECT d.num, json_array_length(d.seqs), ` + erasure.HasErased + ` FROM (SELECT num FROM deliveries WHERE subscription_id = ?1
 		AND next_attempt_at <= ?2 AND next_attempt_at IS NOT NULL AND attempts_made < ?4 AND ping IS NULL ORDER BY next_attempt_at, num LIMIT ?3) l
 		CROSS JOIN deliveries d ON d.num = l.num CROSS JOIN subscriptions s ON s.id = d.subscription_id AND s.active = 1
 		WHERE EXISTS (SELECT 1 FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value

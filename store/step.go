@@ -107,6 +107,17 @@ func (w *steps) repeat(ctx context.Context, fn func(t *tx, size int) (n int64, e
 	return all, err
 }
 
+// until calls fn in steps until it reports the end.
+func (w *steps) until(ctx context.Context, fn func(t *tx, size int) (end bool, err error)) (err error) {
+	for end := false; !end && err == nil; {
+		err = w.write(ctx, func(t *tx) (err error) {
+			end, err = fn(t, w.size)
+			return err
+		})
+	}
+	return err
+}
+
 // remove removes with a query, whose last argument limits the rows, until none is left.
 func (w *steps) remove(ctx context.Context, query string, args ...any) error {
 	_, err := w.repeat(ctx, func(t *tx, size int) (int64, error) { return t.Affected(query, append(args, size)...) })

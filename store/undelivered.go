@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"time"
 
+	"service/store/erasure"
 	"service/store/record"
 	"service/store/sqlite"
 )
@@ -41,7 +42,7 @@ const (
 		AND seq IN (SELECT value FROM json_each((SELECT seqs FROM deliveries WHERE num = ?1))) RETURNING delivery`
 
 	insertRecovered = `INSERT INTO recovered (delivery, at) SELECT ?1, ?2
-		WHERE NOT EXISTS (SELECT 1 FROM undelivered WHERE delivery = ?1) AND NOT (SELECT ` + allErased + ` FROM deliveries d WHERE d.num = ?1)`
+		WHERE NOT EXISTS (SELECT 1 FROM undelivered WHERE delivery = ?1) AND NOT (SELECT ` + erasure.AllErased + ` FROM deliveries d WHERE d.num = ?1)`
 
 	// A subscription has any number of rows, so each is found by an index lookup.
 	selectWithUndelivered = `WITH RECURSIVE o(num) AS (SELECT min(subscription) FROM undelivered

@@ -6,17 +6,22 @@ import "service/store/sqlite"
 // the place of all free pages once: a row of zeros is stored in them, and removed again.
 
 const (
-	countFree  = "PRAGMA freelist_count"
-	pageSize   = "PRAGMA page_size"
-	addBlank   = "INSERT INTO blanks (zeros) VALUES (zeroblob(?))"
-	dropBlanks = "DELETE FROM blanks WHERE num IN (SELECT num FROM blanks ORDER BY num LIMIT ?)"
+	countFree = "PRAGMA freelist_count"
+	pageSize  = "PRAGMA page_size"
+	addBlank  = "INSERT INTO blanks (zeros) VALUES (zeroblob(?))"
+
+	// DropBlanks removes at most ?1 rows of zeros.
+	DropBlanks = "DELETE FROM blanks WHERE num IN (SELECT num FROM blanks ORDER BY num LIMIT ?1)"
 
 	// BlankPages is the number of pages of one row.
 	BlankPages = 16
 )
 
 // Free returns the number of free pages.
-func Free(t *sqlite.Tx) (n int64, err error) { return n, t.Scan(countFree, nil, &n) }
+func Free(t *sqlite.Tx) (n int64, err error) {
+	err = t.Scan(countFree, nil, &n)
+	return n, err
+}
 
 // Fill overwrites some free pages, as many as rows of BlankPages have, and returns how many are left.
 func Fill(t *sqlite.Tx, rows int) (left int64, err error) {
@@ -35,6 +40,3 @@ func Fill(t *sqlite.Tx, rows int) (left int64, err error) {
 	}
 	return Free(t)
 }
-
-// Drop removes some rows of zeros, and returns how many.
-func Drop(t *sqlite.Tx, rows int) (int64, error) { return t.Affected(dropBlanks, rows) }

@@ -1,6 +1,6 @@
 // Package erasure removes the payloads of erased events from a database: from the log, from the
-// responses that receivers gave to their deliveries, from stored answers to requests, and from free
-// pages. Every step can be repeated, so an erasure continues after a crash. See
+// responses that receivers gave to their deliveries, from stored answers to requests, and from unused
+// space in the file. Every step can be repeated, so an erasure continues after a crash. See
 // docs/decisions/0082-erasure.md.
 package erasure
 
@@ -21,6 +21,18 @@ const (
 	addErasure  = "INSERT INTO erasures (program_id, seq, at) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET cleared = 0"
 )
 
+// Conditions and columns of a delivery d with the events at its seqs.
+const (
+	ofItsEvents = "FROM json_each(d.seqs) j CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = j.value WHERE e.erased_at IS "
+	HasErased   = "EXISTS (SELECT 1 " + ofItsEvents + "NOT NULL)"
+	AllErased   = "(" + HasErased + " AND NOT EXISTS (SELECT 1 " + ofItsEvents + "NULL))"
+	CountErased = "(SELECT count(*) " + ofItsEvents + "NOT NULL)"
+
+	// RemainingSeqs are the seqs of those that were not erased.
+	RemainingSeqs = "CASE WHEN " + HasErased + " THEN (SELECT json_group_array(j.value ORDER BY j.key) " +
+		ofItsEvents + "NULL) ELSE d.seqs END"
+)
+
 // Mark erases the payload of an event in the log as of a time in Unix milliseconds, and notes that
 // copies of it are left. An event that retention has removed is left alone. One that was erased before is noted
 // again: copies may have come with it from another installation.
@@ -36,6 +48,15 @@ func Mark(t *sqlite.Tx, d *dictionary.Set, programID string, seq, at int64) erro
 	}
 	e.Erase(time.UnixMilli(at))
 	return errors.Join(t.Overwrite(), t.Exec(eraseEvent, programID, seq, e.JSON, at), t.Exec(addErasure, programID, seq, at))
+}
+
+const selectAny = `SELECT EXISTS (SELECT 1 FROM json_each(?2) j CROSS JOIN events e ON e.program_id = ?1 AND e.seq = j.value
+	WHERE e.erased_at IS NOT NULL)`
+
+// Any reports whether one of some events, an array of seqs, was erased.
+func Any(t *sqlite.Tx, programID, seqs string) (erased bool, err error) {
+	err = t.Scan(selectAny, []any{programID, seqs}, &erased)
+	return erased, err
 }
 
 // MarkProgram notes as of a time in Unix milliseconds that only free pages and the WAL have copies of the

@@ -387,8 +387,8 @@ func TestBoundedPlans(t *testing.T) {
 			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH s USING PRIMARY KEY (id=?)"}},
 		{selectLastAttempts, 1, []string{
 			"SCAN i VIRTUAL TABLE INDEX 1:", "SEARCH d USING INDEX sqlite_autoindex_deliveries_1 (id=?)",
-			"SEARCH a USING PRIMARY KEY (delivery=? AND number=?) LEFT-JOIN", "CORRELATED SCALAR SUBQUERY 1",
-			"SEARCH attempts USING PRIMARY KEY (delivery=?)"}},
+			"SEARCH a USING INDEX sqlite_autoindex_attempts_1 (delivery=? AND number=?) LEFT-JOIN", "CORRELATED SCALAR SUBQUERY 1",
+			"SEARCH attempts USING COVERING INDEX sqlite_autoindex_attempts_1 (delivery=?)"}},
 	} {
 		var got []string
 		args := []any{math.MaxInt32, math.MaxInt32}[:tt.args]
@@ -423,10 +423,10 @@ func TestSubscriptionPlans(t *testing.T) {
 			"SEARCH t USING PRIMARY KEY (program_id=? AND subscription_id=? AND span=?)",
 			"SEARCH l USING PRIMARY KEY", "SEARCH f USING PRIMARY KEY", "SEARCH c USING PRIMARY KEY",
 		}},
-		selectLastSuccess: {1, []string{"deliveries_completed (subscription=?", "SEARCH a USING PRIMARY KEY (delivery=?)"}},
+		selectLastSuccess: {1, []string{"deliveries_completed (subscription=?", "SEARCH a USING INDEX sqlite_autoindex_attempts_1 (delivery=?)"}},
 		selectLastFailure: {1, []string{
 			"deliveries_of_subscription (subscription=?)", "deliveries_by_status (status=? AND subscription_id=?)",
-			"SEARCH a USING PRIMARY KEY (delivery=?)",
+			"SEARCH a USING INDEX sqlite_autoindex_attempts_1 (delivery=?)",
 		}},
 	} {
 		rows, err := db.Readers().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, c.args)...)

@@ -534,7 +534,8 @@ CREATE TABLE recovered (
 -- The words are compared one by one: for IN, SQLite builds a table for each row that is stored.
 -- There is no reference to deliveries, which would look each up. The rows are removed with the
 -- delivery. The parts of the duration are in microseconds, and NULL if there was none, such as a
--- DNS lookup on a reused connection.
+-- DNS lookup on a reused connection. The table has rowids, so that an erasure finds all responses in the
+-- leaves of its tree.
 CREATE TABLE attempts (
     delivery           INTEGER NOT NULL,
     number             INTEGER NOT NULL CHECK (number BETWEEN 1 AND 5),
@@ -555,7 +556,7 @@ CREATE TABLE attempts (
     url_number         INTEGER,                                 -- of the URL that it was sent to; NULL: the one current when the delivery was created
     PRIMARY KEY (delivery, number),
     CHECK (response_status IS NOT NULL OR error IS NOT NULL)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- The responses of the attempts that are in the rows of their deliveries, as long as they are
 -- stored.

@@ -116,6 +116,7 @@ func Open(ctx context.Context, cfg Config) (_ *DB, err error) {
 	if db.guard, err = newGuard(cfg.Path); err != nil {
 		return nil, err
 	}
+	db.writer.pages = pages{file: db.guard.file, wal: cfg.Path + "-wal"}
 	if db.readers, err = openPool(cfg.Path, modeReadOnly, readerPragmas, nil, cfg.Functions...); err != nil {
 		return nil, fmt.Errorf("open %s: %w", cfg.Path, err)
 	}

@@ -18,7 +18,7 @@ import (
 // It closes the database without a checkpoint: the changes are in the WAL only, and the
 // WAL is fsynced. The first page is written again, so that replication, which reads only
 // the WAL, sees a change that a restore made to it in the file. The guard's lock prevents
-// the checkpoint, for which SQLite needs an exclusive lock; where the guard does nothing
+// the checkpoint, for which SQLite needs an exclusive lock; where the guard has none
 // (guard_other.go), SQLite checkpoints.
 func WriteToWAL(ctx context.Context, path string, write func(*sql.Conn) error) (err error) {
 	db, err := openPool(path, modeCreate, noCheckpointPragmas, nil)

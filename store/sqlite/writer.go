@@ -74,6 +74,7 @@ type Writer struct {
 	ran          int64                 // number of statements of both kinds that ran
 	transactions uint64                // number of transactions that began
 	outage       outage
+	pages        pages
 	beforeCommit Op // Hooks.BeforeCommit as a write of the current transaction
 
 	mu        sync.Mutex // guards the fields below

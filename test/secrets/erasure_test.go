@@ -3,7 +3,6 @@ package secrets
 import (
 	"bytes"
 	"database/sql"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"io/fs"
@@ -97,9 +96,6 @@ func (e *eraser) copies(data string) (all []string) {
 			return err
 		}
 		b, err := os.ReadFile(path)
-		if d.Name() == "service.db" {
-			clearGaps(b)
-		}
 		if spelling := e.canary.Find(b); spelling != "" {
 			at := bytes.Index(b, e.canary.Spellings[spelling])
 			all = append(all, fmt.Sprintf("%s at page %d, offset %d, as %s", d.Name(), at/4096+1, at%4096, spelling))
@@ -131,25 +127,6 @@ func (e *eraser) copies(data string) (all []string) {
 		e.t.Fatal(err)
 	}
 	return append(all, e.cells(db)...)
-}
-
-// clearGaps clears the space between the cell pointers and the cells of each page of a B-tree in a
-// database file (https://www.sqlite.org/fileformat.html, section 1.6). SQLite leaves a copy of cells there
-// that it has moved to another page, see docs/decisions/0082-erasure.md.
-func clearGaps(file []byte) {
-	const pageSize = 4096
-	header := 100 // of the file, before the header of the first page
-	for ; len(file) >= pageSize; file, header = file[pageSize:], 0 {
-		h := file[header:pageSize]
-		size := map[byte]int{2: 12, 5: 12, 10: 8, 13: 8}[h[0]]
-		if size == 0 {
-			continue
-		}
-		from := header + size + 2*int(binary.BigEndian.Uint16(h[3:]))
-		if to := int(binary.BigEndian.Uint16(h[5:])); from <= to && to <= pageSize {
-			clear(file[from:to])
-		}
-	}
 }
 
 // cells returns the columns of all tables that contain the canary.

@@ -47,9 +47,13 @@ func (e *eraser) publish(n int) (ids []string) {
 	e.t.Helper()
 	events := make([]map[string]any, n)
 	for i := range events {
+		more := strings.Repeat(fmt.Sprint("text ", i, " "), 20)
+		if i%8 == 7 { // has pages of its own
+			more = strings.Repeat(e.text+" "+harness.RandomHex(100+i), 20+i)
+		}
 		events[i] = map[string]any{"name": "user_notification_created", "version": "1", "category": "erasure_test", "user_id": 4711,
 			"notification_id": i + 1, "acknowledged": false, "label": "l", "text": "t",
-			"details": map[string]any{"text": e.text, "more": strings.Repeat(fmt.Sprint("text ", i, " "), 20)}}
+			"details": map[string]any{"text": e.text, "more": more}}
 	}
 	var answer struct{ Data []struct{ ID string } }
 	if status, err := e.Call(e.t.Context(), e.token, "POST", e.URL()+"/v2/events", map[string]any{"events": events}, &answer); err != nil ||

@@ -228,7 +228,7 @@ func (s *simulation) checkRun(b *bulkRun, stored map[string]*webhook.Delivery, r
 				s.violate(promiseBulk, "subscription %d: a waiting delivery was not cancelled", sub.index)
 			}
 		case before.Status == webhook.StatusFailed && before.Events[0].Name != webhook.EventPing && sub.settings.active &&
-			sub.changedAt.Before(b.at):
+			!s.isDisabled(sub) && sub.changedAt.Before(b.at):
 			if redelivered[id] == 0 && now.RecoveredAt.IsZero() && !before.Splitting && sub.dropped == 0 && !s.sentAgain(stored, now) {
 				s.violate(promiseBulk, "subscription %d: a failed delivery was not redelivered", sub.index)
 			}

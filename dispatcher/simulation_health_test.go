@@ -62,6 +62,15 @@ func (s *simulation) isFailing(sub *modelSubscription) bool {
 	return q != nil && q.Failing
 }
 
+// isDisabled reports whether a subscription was disabled, of which the model may not know yet. The
+// caller holds s.mu.
+func (s *simulation) isDisabled(sub *modelSubscription) bool {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	q := s.d.queues[sub.id]
+	return q != nil && q.Status == webhook.HealthDisabled
+}
+
 // checkRecovery checks a received attempt of a failing or recovering subscription. While
 // failing, the subscription has one slot and each attempt is a probe; after that its slots
 // double with each success. The caller holds s.mu.

@@ -105,8 +105,10 @@ func (s *simulation) arrive(at *endpoint, header http.Header, body []byte) (*mod
 			s.violate(promiseBytes, "subscription %d", sub.index)
 		}
 	}
+	// A URL that was changed and changed back, while the attempt was connecting, is an earlier one too.
+	another := func(t settings) bool { return t.endpoint != sub.settings.endpoint }
 	r := &modelAttempt{delivery: d, subscription: sub, arrivedAt: now, arrivedCounted: s.counted(), generation: s.generation,
-		earlierURL: at.n != sub.settings.endpoint}
+		earlierURL: at.n != sub.settings.endpoint || slices.ContainsFunc(sub.previous, another)}
 	d.attempts = append(d.attempts, r)
 	s.unsettled = append(s.unsettled, r)
 	if len(d.attempts) > webhook.MaxAttempts {

@@ -268,7 +268,7 @@ func (c *clearing) answers(events []erasure.Pending) error {
 	return nil
 }
 
-// fill overwrites the pages that are free.
+// fill overwrites the pages that are free, and drop makes them free again.
 func (c *clearing) fill() error {
 	c.steps.size = 1
 	return c.steps.until(c.ctx, func(t *tx, size int) (end bool, err error) {
@@ -277,7 +277,6 @@ func (c *clearing) fill() error {
 	})
 }
 
-// drop makes them free again.
 func (c *clearing) drop() error { return c.steps.remove(c.ctx, erasure.DropBlanks) }
 
 // residue overwrites what rows left in pages that are in use.

@@ -1137,8 +1137,8 @@ const countInterruptions = "SELECT count(*) FROM attempts WHERE delivery = ? AND
 // subscription's when the attempt was counted, and with the subscription's current one.
 const selectClaimOf = `SELECT d.claimed_at, d.attempts_made, s.deleted_at IS NOT NULL, d.ping IS NOT NULL, d.program_id, d.subscription_id,
 	coalesce(json_array_length(d.seqs), 0), ` + record.FirstURL + `,
-	coalesce((SELECT min(o.number) FROM old_urls o WHERE o.subscription_id = s.id AND o.replaced_at > d.claimed_at), s.url_number),
-	s.url_number
+	coalesce((SELECT min(o.number) FROM old_urls o, json_each(o.in_flight) i WHERE o.subscription_id = s.id
+		AND i.value = d.id || ' ' || d.attempts_made), s.url_number), s.url_number
 	FROM deliveries d JOIN subscriptions s ON s.id = d.subscription_id WHERE d.num = ?`
 
 const selectInterrupted = "SELECT num FROM deliveries WHERE status = 'pending' AND status <> 'success' AND claimed_at IS NOT NULL"
@@ -1181,10 +1181,9 @@ func (s Queues) RecoverInterrupted(policy webhook.RetryPolicy) (int, error) {
 // interrupt records the attempt of a delivery in flight as interrupted.
 func (t *tx) interrupt(num int64, policy webhook.RetryPolicy, now time.Time) error {
 	var claimed int64
-	var made int
+	var made, events int
 	var deleted, ping bool
 	var program string
-	var events int
 	c, current := Claim{num: num}, int64(0) // number of the subscription's URL
 	err := t.Scan(selectClaimOf, []any{num}, &claimed, &made, &deleted, &ping, &program, &c.SubscriptionID, &events, &c.firstURL,
 		&c.URLNumber, &current)

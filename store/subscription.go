@@ -224,8 +224,10 @@ func (t *tx) forgetHealth(before, sub *webhook.Subscription) error {
 const maxOldURLs = 100
 
 const (
-	insertOldURL = `INSERT INTO old_urls (subscription_id, number, url, replaced_at, last_delivery)
-		SELECT id, url_number, url, ?2, (SELECT coalesce(max(num), 0) FROM deliveries) FROM subscriptions WHERE id = ?1 RETURNING number`
+	insertOldURL = `INSERT INTO old_urls (subscription_id, number, url, in_flight, last_delivery)
+		SELECT id, url_number, url, (SELECT json_group_array(id || ' ' || attempts_made) FROM deliveries WHERE status = 'pending'
+			AND status <> 'success' AND subscription_id = ?1 AND claimed_at IS NOT NULL),
+			(SELECT coalesce(max(num), 0) FROM deliveries) FROM subscriptions WHERE id = ?1 RETURNING number`
 	// The row before the oldest URL stays: earlier deliveries must not seem to be sent to that URL.
 	blankOldURL   = "UPDATE old_urls SET url = '' WHERE subscription_id = ? AND number = ?"
 	deleteOldURLs = "DELETE FROM old_urls WHERE subscription_id = ? AND number < ?"
@@ -238,7 +240,7 @@ func (t *tx) replaceURL(before, sub *webhook.Subscription) error {
 		return nil
 	}
 	var number int64
-	if err := t.Scan(insertOldURL, []any{sub.ID, sub.UpdatedAt.UnixMilli()}, &number); err != nil {
+	if err := t.Scan(insertOldURL, []any{sub.ID}, &number); err != nil {
 		return err
 	}
 	for _, query := range []string{blankOldURL, deleteOldURLs} {

@@ -42,15 +42,13 @@ func TestAttemptURL(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
+	publish(t, s, "p", "content_updated", "content_updated", "content_updated", "content_updated")
 	const second, third = "https://second.example", "https://third.example"
 	before := form(t, s, queue(t, s, sub.ID), 1)
 	retried := form(t, s, queue(t, s, sub.ID), 1)
 	interrupted := form(t, s, queue(t, s, sub.ID), 1)
+	back := form(t, s, queue(t, s, sub.ID), 1)
 	late := *before
-	must(t, s.writer.do(func(t *tx) error {
-		return t.Exec("UPDATE deliveries SET claimed_at = claimed_at - 1, created_at = created_at - 1 WHERE num = ?", interrupted.num)
-	}))
 	setURL(t, s, "p", sub.ID, second)
 	attempted(t, s, retried, 503)
 	c, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
@@ -59,11 +57,17 @@ func TestAttemptURL(t *testing.T) {
 	attempted(t, s, c, 200)
 	late.URLNumber = queue(t, s, sub.ID).URLNumber // as if the change was seen before the attempt was sent
 	attempted(t, s, &late, 200)
-	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
-		t.Fatalf("recovered %d attempts (%v), want 1", n, err)
+	attempted(t, s, back, 503)
+	_, _, err = s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
+	must(t, err)
+	must(t, s.writer.do(func(t *tx) error { // the clock was set back before this claim
+		return t.Exec("UPDATE deliveries SET claimed_at = claimed_at - 3600000 WHERE num = ?", back.num)
+	}))
+	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 2 || err != nil {
+		t.Fatalf("recovered %d attempts (%v), want 2", n, err)
 	}
 	for id, want := range map[string][]string{
-		before.ID: {third}, retried.ID: {sub.URL, second}, interrupted.ID: {sub.URL},
+		before.ID: {third}, retried.ID: {sub.URL, second}, interrupted.ID: {sub.URL}, back.ID: {sub.URL, third},
 	} {
 		if got := sentTo(t, s, "p", sub.ID, id); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("got attempts to %q, want %q", got, want)

@@ -11,7 +11,7 @@ import (
 // Version is the version of the schema. It increases with every change of schema.sql, which
 // a test checks. Databases of lower versions are rejected, unless Current has migrations for them.
 // Versions below 100 were never released.
-const Version = 114
+const Version = 115
 
 // Script creates the tables and indexes of an empty database.
 //

@@ -272,7 +272,7 @@ CREATE TABLE old_urls (
     subscription_id TEXT    NOT NULL REFERENCES subscriptions (id),
     number          INTEGER NOT NULL CHECK (number > 0),
     url             TEXT    NOT NULL,
-    replaced_at     INTEGER NOT NULL,
+    in_flight       TEXT    NOT NULL CHECK (json_valid(in_flight)), -- attempts when it was replaced: an array of ids of deliveries and numbers
     last_delivery   INTEGER NOT NULL,                           -- the num of the newest delivery by then; later ones have another URL
     PRIMARY KEY (subscription_id, number)
 ) STRICT, WITHOUT ROWID;

@@ -1,6 +1,7 @@
 package transit
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 
@@ -94,7 +95,8 @@ var tables = map[string]table{
 		"subscription_id": subscription, "expires_at": expiry, "secret": blob(24, 64),
 	}},
 	"old_urls": {columns: map[string]check{
-		"subscription_id": subscription, "number": number, "url": or(url, text(0, nil)), "replaced_at": moment,
+		"subscription_id": subscription, "number": number, "url": or(url, text(0, nil)),
+		"in_flight":     text(1<<24, func(s string) bool { return json.Unmarshal([]byte(s), &[]string{}) == nil }),
 		"last_delivery": reachedDelivery,
 	}},
 	"tokens": {columns: map[string]check{

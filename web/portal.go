@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"strings"
+	"time"
 
 	"service/internal/ratelimit"
 	"service/store"
@@ -18,6 +19,9 @@ import (
 
 // portalBase begins the paths of the portal.
 const portalBase = "/portal"
+
+// portalLimit limits the requests for pages of each program's portal.
+var portalLimit = ratelimit.Limit{Name: "portal", Burst: 200, Interval: 100 * time.Millisecond}
 
 // inPortal reports whether a request is for the portal.
 func inPortal(r *http.Request) bool {
@@ -267,7 +271,7 @@ func (v *portalVisit) policy() string {
 
 // portalFrame returns the frame of a page of the portal.
 func (h *site) portalFrame(r *request, f *ui.Frame) {
-	f.Portal = &ui.Portal{Name: cmp.Or(h.cfg.Portal.Name, "Webhooks"), Logo: h.brand.logo, Stylesheet: h.brand.stylesheet}
+	f.Portal = &ui.Portal{Name: cmp.Or(h.cfg.Portal.Name, "Webhooks"), Logo: h.brand.Logo, Stylesheet: h.brand.Stylesheet}
 	f.Keys, f.Program, f.Programs, f.Status, f.Version = false, "", nil, nil, ""
 	if !r.portal.in() {
 		return

@@ -1,82 +1,27 @@
 package web
 
 import (
-	"embed"
-	"encoding/base64"
 	"net/netip"
 	"net/url"
 	"strconv"
-	"strings"
 
+	"service/web/portal"
 	"service/web/ui"
 	"service/webhook"
 )
 
-// verifySources are programs that verify a delivery, with @…@ for its values. They print whether
-// the delivery is valid.
-//
-//go:embed verify/*.txt
-var verifySources embed.FS
-
-// verifyLanguage is a language of the programs.
-type verifyLanguage struct {
-	name, source string // the source is verify/SOURCE.txt
-	file, run    string // the file's name, and the command that runs it
-	short, long  string // the body of the example: from base64 in place of %, or from body.json
-}
-
-var verifyLanguages = []verifyLanguage{
-	{"Python", "python", "verify.py", "python3 verify.py", `base64.b64decode("%")`, `open("body.json", "rb").read()`},
-	{"JavaScript", "javascript", "verify.mjs", "node verify.mjs", `Buffer.from("%", "base64")`, `(await import("node:fs")).readFileSync("body.json")`},
-	{"Go", "go", "verify.go", "go run verify.go", `base64.StdEncoding.DecodeString("%")`, `os.ReadFile("body.json")`},
-	{"PHP", "php", "verify.php", "php verify.php", `base64_decode('%')`, `file_get_contents('body.json')`},
-	{"Ruby", "ruby", "verify.rb", "ruby verify.rb", `"%".unpack1("m")`, `File.binread("body.json")`},
-	{"Java", "java", "Verify.java", "java Verify.java", `Base64.getDecoder().decode("%")`, `java.nio.file.Files.readAllBytes(java.nio.file.Path.of("body.json"))`},
-}
-
-// maxVerifyBody is the maximum size of a delivery body within the programs, in bytes; the programs
-// read a longer body from a file.
-const maxVerifyBody = 4 << 10
-
-// verifyExample is the delivery that the programs verify.
-type verifyExample struct {
-	id, timestamp, signature string
-	body                     []byte
-}
-
-// program returns the program in a language.
-func (e *verifyExample) program(l *verifyLanguage) string {
-	body := l.long
-	if !e.long() {
-		body = strings.Replace(l.short, "%", base64.StdEncoding.EncodeToString(e.body), 1)
-	}
-	filled := strings.NewReplacer("@ID@", e.id, "@TIMESTAMP@", e.timestamp, "@SIGNATURE@", e.signature, "@BODY@", body)
-	return filled.Replace(verifySource(l.source))
-}
-
-// verifySource returns one of verifySources.
-func verifySource(name string) string {
-	source, err := verifySources.ReadFile("verify/" + name + ".txt")
-	if err != nil {
-		panic(err) // embedded files can always be read
-	}
-	return string(source)
-}
-
-func (e *verifyExample) long() bool { return len(e.body) > maxVerifyBody }
-
 // madeUpExample is shown while there is no delivery. Its signature belongs to no subscription.
-func madeUpExample(r *request) *verifyExample {
+func madeUpExample(r *request) *portal.Example {
 	id, now := webhook.NewID(), r.clock.Now
 	body := webhook.AppendBody(nil, id, webhook.NewID(), r.program, [][]byte{webhook.PingEvent(webhook.NewID(), now)})
-	return &verifyExample{id: id, timestamp: strconv.FormatInt(now.Unix(), 10), signature: webhook.NewSigningSecret().Sign(id, now, body),
-		body: body}
+	return &portal.Example{ID: id, Timestamp: strconv.FormatInt(now.Unix(), 10), Signature: webhook.NewSigningSecret().Sign(id, now, body),
+		Body: body}
 }
 
 // verifyView is the page that shows how to verify a signature.
 type verifyView struct {
 	delivery *deliveryRecord // the last one, nil for none
-	example  *verifyExample
+	example  *portal.Example
 	receiver string // program that receives deliveries
 
 	loopback bool // deliveries to this computer are permitted
@@ -103,7 +48,7 @@ func (h *portalPages) verify(r *request) (response, error) {
 		return response{}, asProblem(err)
 	}
 	v := verifyView{
-		example: madeUpExample(r), receiver: verifySource("receiver"), checklist: h.cfg.Receiving.Checklist(),
+		example: madeUpExample(r), receiver: portal.Receiver(), checklist: h.cfg.Receiving.Checklist(),
 		loopback: h.cfg.Rules.AllowHTTP && h.cfg.Rules.Destinations.Allows(netip.AddrFrom4([4]byte{127, 0, 0, 1})),
 	}
 	for i := range page {
@@ -121,7 +66,7 @@ func (h *portalPages) verify(r *request) (response, error) {
 }
 
 // exampleOf sets the example to a delivery. It returns nil if the delivery can no longer be signed.
-func (h *portalPages) exampleOf(r *request, id string, e *verifyExample) (*deliveryRecord, error) {
+func (h *portalPages) exampleOf(r *request, id string, e *portal.Example) (*deliveryRecord, error) {
 	view, err := h.store.Deliveries().View(r.Context(), id)
 	if isCallerError(err) || err == nil && (!r.mine(view.ProgramID) || view.EventJSON == nil) {
 		return nil, nil
@@ -140,7 +85,7 @@ func (h *portalPages) exampleOf(r *request, id string, e *verifyExample) (*deliv
 	if err != nil {
 		return nil, err
 	}
-	*e = verifyExample{id: d.ID, timestamp: strconv.FormatInt(at.Unix(), 10), signature: signature, body: d.body}
+	*e = portal.Example{ID: d.ID, Timestamp: strconv.FormatInt(at.Unix(), 10), Signature: signature, Body: d.body}
 	return d, nil
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"service/store"
 	"service/test/harness"
+	"service/web/portal"
 	"service/webhook"
 )
 
@@ -30,7 +31,7 @@ func verifyPrograms(t *testing.T, p page) map[string]string {
 		words := strings.Fields(html.UnescapeString(found[i][1]))
 		all[words[len(words)-1]] = html.UnescapeString(found[i+1][1])
 	}
-	if len(all) != len(verifyLanguages)+1 || all["receiver.py"] == "" {
+	if len(all) != len(portal.Languages)+1 || all["receiver.py"] == "" {
 		t.Fatalf("the page has %d programs:\n%s", len(all), p.body)
 	}
 	return all
@@ -60,20 +61,20 @@ func TestVerifyPrograms(t *testing.T) {
 	page.want(t, 200, claim.ID)
 	page.has(t, `id="answer"`, "status within 30 s", "after waits of 5 s, 5 min, 30 min and 2 h", "<code>webhook-signature</code>", "/docs/receiving")
 	programs := verifyPrograms(t, page)
-	for i := range verifyLanguages {
-		lang := &verifyLanguages[i]
-		t.Run(lang.name, func(t *testing.T) {
+	for i := range portal.Languages {
+		lang := &portal.Languages[i]
+		t.Run(lang.Name, func(t *testing.T) {
 			t.Parallel()
-			requirement := map[string]string{"python": "clients", "javascript": "browser", "go": "clients"}[lang.source]
+			requirement := map[string]string{"Python": "clients", "JavaScript": "browser", "Go": "clients"}[lang.Name]
 			if requirement == "" {
-				requirement = lang.source
+				requirement = strings.ToLower(lang.Name)
 			}
-			words := strings.Fields(lang.run)
+			words := strings.Fields(lang.Run)
 			harness.Tool(t, requirement, words[0])
 			run := func(change func(program string) string, secret string) string {
 				t.Helper()
 				dir := t.TempDir()
-				must(t, os.WriteFile(filepath.Join(dir, lang.file), []byte(change(programs[lang.file])), 0o600))
+				must(t, os.WriteFile(filepath.Join(dir, lang.File), []byte(change(programs[lang.File])), 0o600))
 				cmd := exec.CommandContext(t.Context(), words[0], words[1:]...)
 				cmd.Dir, cmd.Env = dir, append(os.Environ(), "SECRET="+secret, "GOFLAGS=", "GOWORK=off")
 				out, err := cmd.CombinedOutput()
@@ -182,7 +183,7 @@ func withTolerance(s string) string {
 func TestVerifyPage(t *testing.T) {
 	w := testWeb(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com/in")
-	l.publish("content_published", `"`+strings.Repeat("x", maxVerifyBody)+`"`)
+	l.publish("content_published", `"`+strings.Repeat("x", 8<<10)+`"`)
 	long := l.form()
 	v := enter(t, w, "mine", webhook.PortalRead)
 	for _, path := range []string{"/portal/verify", "/portal/verify?subscription=" + l.sub.ID, "/portal/verify?subscription=x"} {

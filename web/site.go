@@ -8,6 +8,7 @@ import (
 
 	"service/assets"
 	"service/store"
+	"service/web/portal"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -21,7 +22,7 @@ type site struct {
 	curl         ui.Curl         // renders the examples of API requests
 	sectionPages map[string]bool // the paths of sections with a page
 	statuses     statusCache
-	brand        portalBrand
+	brand        portal.Brand
 }
 
 // navigation lists the sections, in order. A section without a route is not shown.

@@ -53,6 +53,7 @@ import (
 	"service/web/hashing"
 	"service/web/oidc"
 	"service/web/once"
+	"service/web/portal"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -94,7 +95,7 @@ type Config struct {
 
 	// Portal is the appearance of the partners' portal, and Receiving the settings in its checklist
 	// for receivers.
-	Portal    PortalConfig
+	Portal    portal.Config
 	Receiving webhook.Receiving
 
 	// Rules apply to subscriptions. MaxSubscriptions is the maximum number per program, and
@@ -184,7 +185,7 @@ func New(cfg Config) *Web {
 		cfg: cfg, store: pageStore{cfg.Store}, logger: cfg.Logger, assets: assets.New(),
 		curl: ui.Curl{BaseURL: cfg.BaseURL, CAFile: cfg.CAFile}, sectionPages: make(map[string]bool),
 	}
-	shared.brand = newPortalBrand(&cfg.Portal, shared.assets)
+	shared.brand = portal.NewBrand(&cfg.Portal, shared.assets)
 	w := &Web{
 		site:     shared,
 		store:    cfg.Store,

@@ -10,13 +10,13 @@ import (
 	"os"
 	"time"
 
-	"service/internal/server"
+	"service/web/portal"
 	"service/webhook"
 )
 
 // portal parses the flags for the appearance of the portal.
-func (f *configErrors) portal(c *serveFlags) server.Portal {
-	p := server.Portal{Name: c.PortalName, Color: c.PortalColor}
+func (f *configErrors) portal(c *serveFlags) portal.Config {
+	p := portal.Config{Name: c.PortalName, Color: c.PortalColor}
 	if c.PortalLogo != "" {
 		logo, err := readLogo(c.PortalLogo)
 		if err != nil {
@@ -24,7 +24,7 @@ func (f *configErrors) portal(c *serveFlags) server.Portal {
 		}
 		p.Logo = logo
 	}
-	server.CheckPortal(&p, f.add)
+	p.Check(f.add)
 	return p
 }
 
@@ -39,7 +39,7 @@ func readLogo(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, server.MaxPortalLogo+1))
+	return io.ReadAll(io.LimitReader(file, portal.MaxLogo+1))
 }
 
 type portalLinkCmd struct {

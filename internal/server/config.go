@@ -10,6 +10,7 @@ import (
 	"service/dispatcher"
 	"service/store"
 	"service/web"
+	"service/web/portal"
 )
 
 // Data configures the store, Delivery the dispatcher. The [Server] sets the fields that connect the
@@ -68,7 +69,7 @@ type Config struct {
 	// AlertURL receives alerts; empty for none. It may contain a secret.
 	AlertURL string
 	// Portal is the appearance of the partners' portal.
-	Portal Portal
+	Portal portal.Config
 	// EgressNote says which addresses deliveries come from, in the guide for receivers; empty if
 	// unknown.
 	EgressNote string

@@ -1,4 +1,7 @@
-package web
+// Package portal has what the partners' portal shows besides the pages of package web: the operator's
+// name, logo and color, and the programs that verify a signature. It knows neither requests nor the
+// store.
+package portal
 
 import (
 	"bytes"
@@ -9,33 +12,47 @@ import (
 	_ "image/png"  // the same
 	"math"
 	"strconv"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"service/assets"
-	"service/internal/ratelimit"
 )
 
-// PortalConfig is the appearance of the portal. The zero value is the default.
-type PortalConfig struct {
+// Config is the appearance of the portal. Zero fields are the defaults.
+type Config struct {
 	Name  string // of the operator, in place of "Webhooks"
 	Logo  []byte // a PNG or JPEG file, in place of the name
 	Color string // of links and buttons, as #rrggbb
 }
 
-// Bounds of the settings of the portal.
+// Bounds of the settings.
 const (
-	MaxPortalName     = 60        // characters
-	MaxPortalLogo     = 256 << 10 // bytes
-	maxPortalLogoSide = 2048      // pixels
-	minContrast       = 4.5       // of WCAG 2.2 AA for text
+	maxName     = 60        // characters
+	MaxLogo     = 256 << 10 // bytes
+	maxLogoSide = 2048      // pixels
+	minContrast = 4.5       // of WCAG 2.2 AA for text
 )
 
-// CheckPortalName returns an error if a name cannot be shown in the portal.
-func CheckPortalName(name string) error {
-	if utf8.RuneCountInString(name) > MaxPortalName || !utf8.ValidString(name) {
-		return fmt.Errorf("must be at most %d characters", MaxPortalName)
+// Check calls add for each setting that is invalid, with its flag of the command line.
+func (c *Config) Check(add func(flag, format string, args ...any)) {
+	check := func(flag string, err error) {
+		if err != nil {
+			add(flag, "%v", err)
+		}
+	}
+	check("portal-name", checkName(c.Name))
+	if len(c.Logo) > 0 {
+		check("portal-logo", checkLogo(c.Logo))
+	}
+	if c.Color != "" {
+		check("portal-color", checkColor(c.Color))
+	}
+}
+
+// checkName returns an error if a name cannot be shown in the portal.
+func checkName(name string) error {
+	if utf8.RuneCountInString(name) > maxName || !utf8.ValidString(name) {
+		return fmt.Errorf("must be at most %d characters", maxName)
 	}
 	for _, c := range name {
 		if unicode.IsControl(c) {
@@ -45,25 +62,25 @@ func CheckPortalName(name string) error {
 	return nil
 }
 
-// CheckPortalLogo returns an error if a file cannot be the logo. SVG files are refused, since they
+// checkLogo returns an error if a file cannot be the logo. SVG files are refused, since they
 // may contain scripts and links.
-func CheckPortalLogo(file []byte) error {
-	if len(file) > MaxPortalLogo {
-		return fmt.Errorf("must have at most %d KiB", MaxPortalLogo>>10)
+func checkLogo(file []byte) error {
+	if len(file) > MaxLogo {
+		return fmt.Errorf("must have at most %d KiB", MaxLogo>>10)
 	}
 	c, _, err := image.DecodeConfig(bytes.NewReader(file))
 	if err != nil {
 		return errors.New("must be a PNG or JPEG file")
 	}
-	if c.Width > maxPortalLogoSide || c.Height > maxPortalLogoSide {
-		return fmt.Errorf("has %d by %d pixels; must have at most %d on each side", c.Width, c.Height, maxPortalLogoSide)
+	if c.Width > maxLogoSide || c.Height > maxLogoSide {
+		return fmt.Errorf("has %d by %d pixels; must have at most %d on each side", c.Width, c.Height, maxLogoSide)
 	}
 	return nil
 }
 
-// CheckPortalColor returns an error if a color is invalid, or text in it could not be read on the
+// checkColor returns an error if a color is invalid, or text in it could not be read on the
 // light pages. The color of the dark pages is derived from it.
-func CheckPortalColor(color string) error {
+func checkColor(color string) error {
 	c, ok := parseColor(color)
 	if !ok {
 		return errors.New("must be a color such as #5140c9")
@@ -130,8 +147,8 @@ func (c rgb) contrast(o rgb) float64 {
 	return (max(a, b) + 0.05) / (min(a, b) + 0.05)
 }
 
-// portalColors returns a style sheet with the colors of the portal.
-func portalColors(color string) []byte {
+// colors returns a style sheet with the colors of the portal.
+func colors(color string) []byte {
 	light, _ := parseColor(color)
 	dark := light
 	for dark.contrast(darkGround) < minContrast || dark.contrast(darkText) < minContrast {
@@ -140,26 +157,23 @@ func portalColors(color string) []byte {
 	return fmt.Appendf(nil, ":root{--accent:light-dark(%s,%s);--on-accent:light-dark(%s,%s)}\n", light, dark, white, darkText)
 }
 
-// portalBrand contains the paths of the operator's files, "" for none.
-type portalBrand struct{ logo, stylesheet string }
+// Brand contains the paths of the operator's files, "" for none.
+type Brand struct{ Logo, Stylesheet string }
 
-// newPortalBrand adds the files to the assets. It omits invalid files: the settings were checked
+// NewBrand adds the files to the assets. It omits invalid files: the settings were checked
 // before.
-func newPortalBrand(c *PortalConfig, a *assets.Assets) (b portalBrand) {
-	if len(c.Logo) > 0 && CheckPortalLogo(c.Logo) == nil {
+func NewBrand(c *Config, a *assets.Assets) (b Brand) {
+	if len(c.Logo) > 0 && checkLogo(c.Logo) == nil {
 		name := "logo.png"
 		if bytes.HasPrefix(c.Logo, []byte{0xff, 0xd8}) {
 			name = "logo.jpg"
 		}
 		a.Add(name, c.Logo)
-		b.logo = a.Path(name)
+		b.Logo = a.Path(name)
 	}
-	if c.Color != "" && CheckPortalColor(c.Color) == nil {
-		a.Add("portal.css", portalColors(c.Color))
-		b.stylesheet = a.Path("portal.css")
+	if c.Color != "" && checkColor(c.Color) == nil {
+		a.Add("portal.css", colors(c.Color))
+		b.Stylesheet = a.Path("portal.css")
 	}
 	return b
 }
-
-// portalLimit limits the requests for pages of each program's portal.
-var portalLimit = ratelimit.Limit{Name: "portal", Burst: 200, Interval: 100 * time.Millisecond}

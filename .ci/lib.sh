@@ -11,6 +11,7 @@ export PATH="$tools:$PATH" SERVICE_TEST_TOOLS="$tools" npm_config_prefer_offline
 requirements='
 browser     | chromium node=nodejs npm                       | the admin UI in a browser
 clients     | node=nodejs npm                                | generated clients
+bash        | bash                                           | text that a shell reads back
 clocks      | linux-amd64=                                   | failovers with clock jumps
 curl        | curl                                           | the commands of the API reference
 firefox     | firefox-esr                                    | the admin UI in Firefox

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 	"service/store/datadir"
 	"service/store/sqlite"
+	"service/test/harness"
 )
 
 // killed returns a data directory after a process was killed, with all its commits in the WAL.
@@ -26,10 +26,7 @@ func killed(t *testing.T, commits int) string {
 		publish(t, s, "p", "content_updated")
 	}
 	dir := filepath.Join(t.TempDir(), "data")
-	// By another process: closing a copy here would drop SQLite's locks.
-	if out, err := exec.Command("cp", "-r", s.Dir(), dir).CombinedOutput(); err != nil {
-		t.Fatalf("cp: %v\n%s", err, out)
-	}
+	harness.Copy(t, s.Dir(), dir)
 	return dir
 }
 
@@ -171,9 +168,7 @@ func TestDamagedDatabaseKeepsWAL(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
-			if out, err := exec.Command("cp", "-r", s.Dir(), dir).CombinedOutput(); err != nil {
-				t.Fatalf("cp: %v\n%s", err, out)
-			}
+			harness.Copy(t, s.Dir(), dir)
 			c.spoil(t, filepath.Join(dir, datadir.Database))
 			before := contents(t, dir)
 			again, err := Open(context.Background(), Config{Dir: dir})
@@ -224,13 +219,15 @@ func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
 	if err := s.Guard(ctx); err != nil {
 		t.Errorf("before: got %v, want nil", err)
 	}
-	script := "for n in $(seq 2 $(($(stat -c %s " + datadir.Database + ")/4096-1))); do printf junkjunkjunkjunk | " +
-		"dd of=" + datadir.Database + " bs=1 seek=$((n*4096)) conv=notrunc status=none; done"
-	cmd := exec.Command("sh", "-c", script)
-	cmd.Dir = s.Dir()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	database, spoiled := filepath.Join(s.Dir(), datadir.Database), filepath.Join(t.TempDir(), "spoiled")
+	harness.Copy(t, database, spoiled)
+	pages, err := os.ReadFile(spoiled)
+	must(t, err)
+	for at := 2 * 4096; at < len(pages); at += 4096 {
+		copy(pages[at:], "junkjunkjunkjunk")
 	}
+	must(t, os.WriteFile(spoiled, pages, 0o600))
+	harness.Copy(t, spoiled, database)
 	before := contents(t, s.Dir())
 	if err := notice(t, s); !sqlite.IsCorrupt(err) && !errors.Is(err, ErrDamaged) {
 		t.Errorf("got %v, want an error that reports the damage", err)

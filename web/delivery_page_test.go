@@ -571,10 +571,7 @@ func TestCurlSigns(t *testing.T) {
 
 // A shell reads back quoted text unchanged.
 func TestShellText(t *testing.T) {
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Fatal("this test needs bash")
-	}
+	bash := harness.Tool(t, "bash", "bash")
 	for _, s := range []string{"plain", "", "it's $HOME `id` \"x\" \\n !", strings.Repeat("long'", 200),
 		"turned \u202e'quoted\\ \xff\x01\u2028", "line\nline", strings.Repeat("\u200b", 400)} {
 		quoted := ui.ShellQuoteText(s)

@@ -344,7 +344,7 @@ func TestLeaseKept(t *testing.T) {
 func crash(t *testing.T, dir string) {
 	t.Helper()
 	changeHolder(t, dir, func(h *holder) {
-		cmd := exec.Command("true")
+		cmd := exec.Command("sh", "-c", ":")
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -435,7 +435,7 @@ func TestLeaseTakenOver(t *testing.T) {
 // holdByZombie records a zombie process as the holder of a data directory.
 func holdByZombie(t *testing.T, dir string) {
 	t.Helper()
-	cmd := exec.Command("cat")
+	cmd := exec.Command("sh", "-c", "read -r line")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -449,7 +449,7 @@ func holdByZombie(t *testing.T, dir string) {
 	in.Close()
 	for deadline := time.Now().Add(time.Minute); processStart(pid) != ""; {
 		if time.Now().After(deadline) {
-			t.Fatal("cat has not ended")
+			t.Fatal("the process has not ended")
 		}
 		runtime.Gosched()
 	}
@@ -458,7 +458,10 @@ func holdByZombie(t *testing.T, dir string) {
 // holdByStopped records a suspended process as the holder of a data directory.
 func holdByStopped(t *testing.T, dir string) {
 	t.Helper()
-	cmd := exec.Command("sleep", "60")
+	cmd := exec.Command("sh", "-c", "read -r line")
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -129,7 +129,7 @@ func (s *writerStart) garble() {
 // endOnThisMachine makes the writer a process of this machine that has ended.
 func (s *writerStart) endOnThisMachine() {
 	s.t.Helper()
-	cmd := exec.Command("true")
+	cmd := exec.Command("sh", "-c", ":")
 	if err := cmd.Run(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,6 +57,12 @@ func TestMain(m *testing.M) { harness.Main(m) }
 //	capture NAME [REGEXP]    sets $NAME to the last stdout without the newline, or to
 //	                         what the group in REGEXP matches in it
 //	status N ARGS…           runs ARGS and checks that the exit status is N
+//	until REGEXP ARGS…       runs ARGS until the output matches
+//	names DIR                prints the names of the files in a folder
+//	print FILE               prints a file
+//	copy FROM TO             copies a folder
+//	edit FILE REGEXP TEXT    replaces what matches in a file
+//	truncate FILE BYTES      cuts a file off
 func TestScripts(t *testing.T) {
 	// Under nohup this process ignores SIGHUP, and so would every child.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
@@ -86,6 +93,20 @@ func TestScripts(t *testing.T) {
 			"status":  cmdStatus,
 			"hang":    cmdHang,
 			"ends":    cmdEnds,
+			"until":   cmdUntil,
+			"names":   cmdNames,
+			"print": func(ts *testscript.TestScript, neg bool, args []string) {
+				fmt.Fprint(ts.Stdout(), ts.ReadFile(args[0]))
+			},
+			"copy": func(ts *testscript.TestScript, neg bool, args []string) {
+				harness.Copy(t, ts.MkAbs(args[0]), ts.MkAbs(args[1]))
+			},
+			"edit": cmdEdit,
+			"truncate": func(ts *testscript.TestScript, neg bool, args []string) {
+				size, err := strconv.ParseInt(args[1], 10, 64)
+				ts.Check(err)
+				ts.Check(os.Truncate(ts.MkAbs(args[0]), size))
+			},
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -352,6 +373,38 @@ func cmdStatus(ts *testscript.TestScript, neg bool, args []string) {
 	if got := cmd.ProcessState.ExitCode(); fmt.Sprint(got) != args[0] {
 		ts.Fatalf("exit status: got %d, want %s", got, args[0])
 	}
+}
+
+func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
+	pattern := regexp.MustCompile(args[0])
+	for range 1000 {
+		cmd := command(ts, args[1], args[2:]...)
+		out, err := cmd.CombinedOutput()
+		if pattern.Match(out) {
+			return
+		}
+		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+	}
+	ts.Fatalf("the output never matched %s", args[0])
+}
+
+func cmdNames(ts *testscript.TestScript, neg bool, args []string) {
+	files, err := os.ReadDir(ts.MkAbs(args[0]))
+	ts.Check(err)
+	for _, file := range files {
+		fmt.Fprintln(ts.Stdout(), file.Name())
+	}
+}
+
+func cmdEdit(ts *testscript.TestScript, neg bool, args []string) {
+	text := ts.ReadFile(args[0])
+	edited := regexp.MustCompile(args[1]).ReplaceAllString(text, args[2])
+	if edited == text {
+		ts.Fatalf("nothing in %s matches %s", args[0], args[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(edited), 0o600))
 }
 
 // cmdHang starts a request whose body never ends, sends the server SIGTERM, and returns

@@ -127,9 +127,7 @@ func testNoticed(t *testing.T, in *harness.Instance, notice func(*harness.Instan
 func copyInstance(t *testing.T, of *harness.Instance) *harness.Instance {
 	t.Helper()
 	in := harness.NewInstance(t, of.Binary, filepath.Join(t.TempDir(), "data"), of.Flags...)
-	if err := harness.Exec("cp", "-r", of.Data, in.Data); err != nil {
-		t.Fatal(err)
-	}
+	harness.Copy(t, of.Data, in.Data)
 	return in
 }
 

@@ -376,9 +376,7 @@ func TestRestart(t *testing.T) {
 	}
 	f.one.Kill(f.primary)
 	data := filepath.Join(t.TempDir(), "data")
-	if err := harness.Exec("cp", "-a", f.one.Data, data); err != nil {
-		t.Fatal(err)
-	}
+	harness.Copy(t, f.one.Data, data)
 	started := time.Now()
 	f.primary = f.one.MustStart()
 	if took := time.Since(started); took > lease() {

@@ -49,9 +49,7 @@ func newOldPrimary(t *testing.T) *oldPrimary {
 	old.MustStop(p)
 
 	y.present = harness.NewInstance(t, binary, filepath.Join(t.TempDir(), "present"), "--litestream", "off")
-	if err := harness.Exec("cp", "-a", old.Data, y.present.Data); err != nil {
-		t.Fatal(err)
-	}
+	harness.Copy(t, old.Data, y.present.Data)
 	own := filepath.Join(old.Data, "event_types")
 	if err := os.MkdirAll(own, 0o700); err != nil {
 		t.Fatal(err)
@@ -108,9 +106,7 @@ func (y *oldPrimary) kill(t *testing.T) string {
 		eventID(30)); err != nil {
 		t.Fatal(err)
 	}
-	if err := harness.Exec("cp", "-a", y.old.Data, y.old.Data+".killed"); err != nil {
-		t.Fatal(err)
-	}
+	harness.Copy(t, y.old.Data, y.old.Data+".killed")
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -180,9 +176,7 @@ func TestSalvage(t *testing.T) {
 	// With the program and the event type created, the rest can be published.
 	y.present.Token("lost")
 	y.present.MustStop(p)
-	if err := harness.Exec("cp", "-a", filepath.Join(from, "event_types"), y.present.Data); err != nil {
-		t.Fatal(err)
-	}
+	harness.Copy(t, filepath.Join(from, "event_types"), filepath.Join(y.present.Data, "event_types"))
 	y.present.MustStart()
 	if out, err = salvage(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -325,11 +325,8 @@ func (c *cell) clone(name string) *machine {
 	c.t.Helper()
 	m := c.machine(name)
 	c.signal(syscall.SIGSTOP)
-	err := harness.Exec("cp", "-a", c.one.in.Data, m.in.Data)
-	c.signal(syscall.SIGCONT)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	defer c.signal(syscall.SIGCONT)
+	harness.Copy(c.t, c.one.in.Data, m.in.Data)
 	return m
 }
 

@@ -2,7 +2,6 @@ package certs
 
 import (
 	"bytes"
-	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -24,8 +23,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddyserver/certmagic"
-
 	"service/internal/durable"
 )
 
@@ -36,8 +33,7 @@ const (
 
 	caLife    = 10 * 365 * 24 * time.Hour
 	leafLife  = 30 * 24 * time.Hour
-	leafRenew = 10 * 24 * time.Hour // renewed when less than this is left, a third of leafLife
-	clockSkew = time.Hour           // tolerated skew of client clocks
+	clockSkew = time.Hour // tolerated skew of client clocks
 )
 
 // CA is the certificate authority in the data directory. It lets the service use HTTPS
@@ -221,55 +217,22 @@ func (ca *CA) Allows(host string) bool {
 	})
 }
 
-// LocalName reaches the server from the server's own host. certmagic manages the certificate of the
-// local CA under this name.
+// LocalName reaches the server from the server's own host.
 const LocalName = "localhost"
 
-// localIssuer lets certmagic manage the certificate of the local CA. certmagic requests a
-// certificate for LocalName and gets one for all hosts.
-type localIssuer struct {
-	ca    *CA
-	hosts []string
-}
-
-// IssuerKey implements [certmagic.Issuer].
-func (localIssuer) IssuerKey() string { return "local" }
-
-// Issue implements [certmagic.Issuer].
-func (i localIssuer) Issue(_ context.Context, request *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
-	// certmagic renews a certificate by its first name, which must be LocalName.
-	leaf, err := i.ca.signFor(request.PublicKey, append([]string{LocalName}, without(i.hosts, LocalName)...), time.Now())
+// issue returns a new certificate with its key and chain for LocalName and the given names and
+// addresses.
+func (ca *CA) issue(hosts []string, now time.Time) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the server's key: %w", err)
+	}
+	others := slices.DeleteFunc(slices.Clone(hosts), func(host string) bool { return host == LocalName })
+	leaf, err := ca.signFor(key.Public(), append([]string{LocalName}, others...), now)
 	if err != nil {
 		return nil, err
 	}
-	var chain []byte
-	for _, der := range [][]byte{leaf.Raw, i.ca.certificate.Raw} {
-		chain = append(chain, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
-	}
-	return &certmagic.IssuedCertificate{Certificate: chain}, nil
-}
-
-func without(all []string, s string) []string {
-	return slices.DeleteFunc(slices.Clone(all), func(x string) bool { return x == s })
-}
-
-// tlsConfig returns the TLS configuration of the server.
-func tlsConfig(certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), protocols ...string) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		// For TLS 1.2, only suites with forward secrecy, authenticated encryption and 256-bit
-		// keys. Those of TLS 1.3 cannot be configured, see preferAES256.
-		CipherSuites: []uint16{
-			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-			tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-		},
-		NextProtos:         append([]string{"h2", "http/1.1"}, protocols...),
-		GetCertificate:     certificate,
-		GetConfigForClient: preferAES256,
-		// A stolen ticket key would decrypt a week of resumed connections. A full handshake
-		// only takes 0.1 ms.
-		SessionTicketsDisabled: true,
-	}
+	return &tls.Certificate{Certificate: [][]byte{leaf.Raw, ca.certificate.Raw}, PrivateKey: key, Leaf: leaf}, nil
 }
 
 // ServerNames returns the known names and addresses of a server that listens on host, sorted.

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/certmagic"
@@ -66,22 +67,22 @@ type Config struct {
 	Logger        *slog.Logger
 }
 
-// Manager manages the certificates of a server: an ACME certificate per domain, and a certificate
-// of the local CA for clients on the same host, which is also used for a domain without a
-// certificate. certmagic obtains and renews them. While the issuer is unreachable, the Manager
-// keeps the current certificates.
+// Manager manages the certificates of a server: an ACME certificate per domain, which certmagic
+// obtains and renews, and a certificate of the local CA for clients on the same host, which is also
+// used for a domain without a certificate. While the issuer is unreachable, the Manager keeps the
+// current certificates.
 //
 // It is safe for concurrent use. The caller of New must call Run or Close.
 type Manager struct {
 	cfg        Config
 	logger     *slog.Logger
 	cache      *certmagic.Cache
-	local      *certmagic.Config
-	copied     *copied           // nil unless the certificates are looked up in a copy
-	acme       *certmagic.Config // nil without domains, and with copied
-	withoutARI *certmagic.Config // like acme, but orders do not name the certificate that they replace
-	addresses  *certmagic.Config // like acme, with shortLived
-	noARI      *certmagic.Config // like withoutARI, with shortLived
+	local      atomic.Pointer[tls.Certificate] // of the local CA; in memory only
+	copied     *copied                         // nil unless the certificates are looked up in a copy
+	acme       *certmagic.Config               // nil without domains, and with copied
+	withoutARI *certmagic.Config               // like acme, but orders do not name the certificate that they replace
+	addresses  *certmagic.Config               // like acme, with shortLived
+	noARI      *certmagic.Config               // like withoutARI, with shortLived
 	issuer     *certmagic.ACMEIssuer
 	zap        *zap.Logger
 	loaded     map[string]chan struct{} // by domain; closed once the certificate was looked up in the database
@@ -99,13 +100,16 @@ type failure struct {
 
 // New returns a Manager. It issues the local CA's certificate at once, so that an error of the CA
 // is reported here.
-func New(ctx context.Context, cfg Config) (*Manager, error) {
+func New(cfg Config) (*Manager, error) {
 	c := &Manager{
 		cfg: cfg, logger: cfg.Logger, loaded: make(map[string]chan struct{}),
 		failing: make(map[string]failure), withoutName: make(map[string]bool),
 	}
 	if c.cfg.CheckInterval == 0 {
 		c.cfg.CheckInterval = defaultCheckInterval
+	}
+	if err := c.issueLocal(time.Now()); err != nil {
+		return nil, fmt.Errorf("the local CA: %w", err)
 	}
 	// onEvent logs failures of the issuer, so these two sources are quiet.
 	c.zap = newZapLogger(cfg.Logger, "acme.acme_client", "could not get certificate from issuer")
@@ -119,17 +123,6 @@ func New(ctx context.Context, cfg Config) (*Manager, error) {
 		c.copied = newCopied(&c.cfg)
 	case len(cfg.Domains) > 0:
 		c.configureACME()
-	}
-	c.local = certmagic.New(c.cache, certmagic.Config{
-		Storage: newMemoryStorage(), DisableStorageCheck: true,
-		Issuers:           []certmagic.Issuer{localIssuer{cfg.CA, cfg.Hosts}},
-		DefaultServerName: LocalName, FallbackServerName: LocalName,
-		OCSP: certmagic.OCSPConfig{DisableStapling: true}, DisableARI: true,
-		Logger: c.zap,
-	})
-	if err := c.local.ManageSync(ctx, []string{LocalName}); err != nil {
-		c.Close()
-		return nil, fmt.Errorf("the local CA: %w", err)
 	}
 	return c, nil
 }
@@ -186,9 +179,6 @@ func bound(a net.Addr) (host string, port int) {
 
 // configFor returns the configuration that manages a certificate.
 func (c *Manager) configFor(cert certmagic.Certificate) (*certmagic.Config, error) {
-	if c.acme == nil || slices.Contains(cert.Names, LocalName) {
-		return c.local, nil
-	}
 	return c.orders(cert.Names...), nil
 }
 
@@ -234,7 +224,7 @@ func (c *Manager) Run(ctx context.Context) error {
 			case <-running.Done():
 				return nil
 			case <-check.C:
-				err = c.checkLocal(running, time.Now())
+				err = c.checkLocal(time.Now())
 			case <-daily.C:
 				err = c.clean(running)
 			}
@@ -246,21 +236,23 @@ func (c *Manager) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// checkLocal reissues the local CA's certificate if it is not yet valid because the clock was set
-// back. certmagic renews certificates that expire.
-func (c *Manager) checkLocal(ctx context.Context, now time.Time) error {
-	for _, old := range c.cache.AllMatchingCertificates(LocalName) {
-		if !now.Before(old.Leaf.NotBefore) {
-			continue
-		}
-		if err := c.local.RenewCertSync(ctx, LocalName, true); err != nil {
-			return err
-		}
-		if _, err := c.local.CacheManagedCertificate(ctx, LocalName); err != nil {
-			return err
-		}
-		c.cache.Remove([]string{old.Hash()})
+// checkLocal reissues the local CA's certificate when a third of its validity is left, or if it is
+// not yet valid because the clock was set back.
+func (c *Manager) checkLocal(now time.Time) error {
+	leaf := c.local.Load().Leaf
+	if !now.Before(leaf.NotBefore) && leaf.NotAfter.Sub(now) > leaf.NotAfter.Sub(leaf.NotBefore)/3 {
+		return nil
 	}
+	return c.issueLocal(now)
+}
+
+// issueLocal replaces the local CA's certificate.
+func (c *Manager) issueLocal(now time.Time) error {
+	certificate, err := c.cfg.CA.issue(c.cfg.Hosts, now)
+	if err != nil {
+		return err
+	}
+	c.local.Store(certificate)
 	return nil
 }
 
@@ -429,7 +421,7 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 	name := strings.ToLower(hello.ServerName)
 	if name == "" && (c.copied != nil || c.acme != nil) {
 		if name = c.nameWithoutSNI(hello.Conn); name == LocalName {
-			return c.local.GetCertificate(hello)
+			return c.local.Load(), nil
 		}
 	}
 	if c.copied != nil {
@@ -437,14 +429,18 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 			return certificate, nil
 		}
 	}
+	local := c.local.Load()
 	if c.acme == nil {
-		return c.local.GetCertificate(hello)
+		return local, nil
 	}
 	if len(hello.SupportedProtos) == 1 && hello.SupportedProtos[0] == acmez.ACMETLS1Protocol {
 		if _, ok := certmagic.GetACMEChallenge(name); !ok {
 			return nil, errNoChallenge
 		}
 		return c.acme.GetCertificate(hello)
+	}
+	if local.Leaf.VerifyHostname(name) == nil {
+		return local, nil
 	}
 	loaded, isDomain := c.loaded[name]
 	if isDomain {
@@ -458,10 +454,7 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 	named.ServerName = name
 	cert, err := c.acme.GetCertificate(&named)
 	if err != nil && isDomain {
-		// An admin who accepts the browser's warning can find the cause in the admin UI.
-		if local := c.cache.AllMatchingCertificates(LocalName); len(local) > 0 {
-			return &local[0].Certificate, nil
-		}
+		return local, nil // an admin who accepts the browser's warning can find the cause in the admin UI
 	}
 	return cert, err
 }
@@ -501,10 +494,25 @@ func (c *Manager) nameWithoutSNI(conn net.Conn) string {
 
 // tlsConfig returns the TLS configuration of the server.
 func (c *Manager) tlsConfig() *tls.Config {
-	if c.acme == nil {
-		return tlsConfig(c.getCertificate)
+	protocols := []string{"h2", "http/1.1"}
+	if c.acme != nil {
+		protocols = append(protocols, acmez.ACMETLS1Protocol)
 	}
-	return tlsConfig(c.getCertificate, acmez.ACMETLS1Protocol)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// For TLS 1.2, only suites with forward secrecy, authenticated encryption and 256-bit
+		// keys. Those of TLS 1.3 cannot be configured, see preferAES256.
+		CipherSuites: []uint16{
+			tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+			tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+		},
+		NextProtos:         protocols,
+		GetCertificate:     c.getCertificate,
+		GetConfigForClient: preferAES256,
+		// A stolen ticket key would decrypt a week of resumed connections. A full handshake
+		// only takes 0.1 ms.
+		SessionTicketsDisabled: true,
+	}
 }
 
 // AnswerChallenge answers an HTTP-01 challenge. It returns false if the request is not a challenge.
@@ -516,7 +524,7 @@ func (c *Manager) AnswerChallenge(w http.ResponseWriter, r *http.Request) bool {
 	return ok && certmagic.SolveHTTPChallenge(c.zap, w, r, challenge.Challenge)
 }
 
-// leaf returns the current certificate for a name, nil for none.
+// leaf returns the current certificate of a domain, nil for none.
 func (c *Manager) leaf(name string) *x509.Certificate {
 	for _, cert := range c.cache.AllMatchingCertificates(name) {
 		if cert.Leaf != nil {
@@ -546,11 +554,8 @@ func (c *Manager) Certificates() []Certificate {
 		c.mu.Unlock()
 		all = append(all, cert)
 	}
-	if leaf := c.leaf(LocalName); leaf != nil {
-		all = append(all, describe(leaf))
-	}
 	ca := c.cfg.CA.certificate
-	return append(all, Certificate{
+	return append(all, describe(c.local.Load().Leaf), Certificate{
 		Names: []string{ca.Subject.CommonName}, Issuer: "itself (give " + CAFile + " to clients)", Begins: ca.NotBefore, Ends: ca.NotAfter,
 	})
 }

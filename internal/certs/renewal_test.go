@@ -61,7 +61,7 @@ func TestIssuerLosesRecords(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
 	const domain = "hooks.test"
-	m, err := New(t.Context(), Config{
+	m, err := New(Config{
 		Domains: []string{domain}, Hosts: []string{LocalName}, CA: local, Storage: st.Certificates(), TLSAddr: l.Addr(),
 		Issuer: server.URL + wfe.DirectoryPath, Roots: roots, Email: "admin@" + domain, Logger: slog.New(slog.DiscardHandler),
 	})
@@ -115,7 +115,7 @@ func TestProfiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := New(t.Context(), Config{
+	m, err := New(Config{
 		Domains: []string{"hooks.test", "9.9.9.9"}, Hosts: []string{LocalName}, CA: local, Storage: st.Certificates(),
 		TLSAddr: &net.TCPAddr{}, Issuer: "https://issuer.test/dir", Logger: slog.New(slog.DiscardHandler),
 	})

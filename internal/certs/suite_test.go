@@ -50,7 +50,7 @@ func testManager(t *testing.T) (c *Manager, caFile string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err = New(t.Context(), Config{CA: ca, Hosts: ServerNames("127.0.0.1"), Logger: slog.New(slog.DiscardHandler)})
+	c, err = New(Config{CA: ca, Hosts: ServerNames("127.0.0.1"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

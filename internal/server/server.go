@@ -117,7 +117,7 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	}
 	s.localURL = "http://" + reachableAt(s.public.Addr(), cfg.host())
 	if cfg.TLS {
-		if err := s.openCertificates(ctx); err != nil {
+		if err := s.openCertificates(); err != nil {
 			return nil, err
 		}
 		registry.MustRegister(s.certificates)
@@ -226,7 +226,7 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 }
 
 // openCertificates turns the public listener into an HTTPS listener.
-func (s *Server) openCertificates(ctx context.Context) error {
+func (s *Server) openCertificates() error {
 	cfg := s.cfg
 	ca, err := certs.OpenCA(cfg.Dir, time.Now())
 	if err != nil {
@@ -246,7 +246,7 @@ func (s *Server) openCertificates(ctx context.Context) error {
 		}
 	}
 	cc.Hosts = cfg.certifiable(ca, cc.Hosts)
-	if s.certificates, err = certs.New(ctx, cc); err != nil {
+	if s.certificates, err = certs.New(cc); err != nil {
 		return err
 	}
 	s.public = s.certificates.Listen(s.public)

@@ -81,7 +81,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	}
 	b.url = "http://" + reachableAt(b.public.Addr(), cfg.host())
 	if cfg.TLS {
-		if err := b.openCertificates(ctx); err != nil {
+		if err := b.openCertificates(); err != nil {
 			return nil, err
 		}
 		b.public = b.certificates.Listen(b.public)
@@ -104,7 +104,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 
 // openCertificates makes the certificates: for the domains those of the copy, which only the
 // primary orders and renews, and one of the local CA.
-func (b *Standby) openCertificates(ctx context.Context) error {
+func (b *Standby) openCertificates() error {
 	cfg := b.cfg
 	ca, err := certs.OpenCA(cfg.Dir, time.Now())
 	if err != nil {
@@ -117,7 +117,7 @@ func (b *Standby) openCertificates(ctx context.Context) error {
 	if len(cfg.Domains) > 0 {
 		cc.Domains, cc.Issuer, cc.Copy = cfg.Domains, cfg.ACMECA, b.data.LoadCertificate
 	}
-	b.certificates, err = certs.New(ctx, cc)
+	b.certificates, err = certs.New(cc)
 	return err
 }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
+	"service/internal/certs"
 	"service/store"
 )
 
@@ -145,6 +148,71 @@ func (cfg *Config) keepPort(public, plain net.Listener) {
 		if host, port, _ := net.SplitHostPort(*l.address); port == "0" && l.listener != nil {
 			_, port, _ = net.SplitHostPort(l.listener.Addr().String())
 			*l.address = net.JoinHostPort(host, port)
+		}
+	}
+}
+
+// listeners are what clients connect to, in both roles of a node, with their certificates.
+type listeners struct {
+	cfg          *Config
+	public       net.Listener   // for HTTPS, or plain HTTP without TLS
+	plain        net.Listener   // for plain HTTP, nil for none
+	certificates *certs.Manager // nil without TLS
+	localURL     string         // of the public listener, without a trailing slash
+}
+
+// open opens the listeners. If there are domains, it calls domains to complete the configuration of
+// their certificates.
+func (l *listeners) open(ctx context.Context, domains func(*certs.Config)) (err error) {
+	cfg := l.cfg
+	if l.public, l.plain, err = cfg.listen(ctx); err != nil {
+		return err
+	}
+	l.localURL = "http://" + reachableAt(l.public.Addr(), cfg.host())
+	if !cfg.TLS {
+		return nil
+	}
+	ca, err := certs.OpenCA(cfg.Dir, time.Now())
+	if err != nil {
+		return err
+	}
+	cc := certs.Config{
+		Hosts: certs.ServerNames(cfg.host()), CA: ca,
+		TLSAddr: l.public.Addr(), CheckInterval: cfg.certificateCheck, Logger: cfg.Logger,
+	}
+	if len(cfg.Domains) > 0 {
+		cc.Domains, cc.Issuer = cfg.Domains, cfg.ACMECA
+		domains(&cc)
+	}
+	cc.Hosts = cfg.certifiable(ca, cc.Hosts)
+	if l.certificates, err = certs.New(cc); err != nil {
+		return err
+	}
+	l.public = l.certificates.Listen(l.public)
+	l.localURL = strings.Replace(l.localURL, "http:", "https:", 1)
+	return nil
+}
+
+// certifiable returns the hosts that the local CA can certify, and logs the others.
+func (cfg *Config) certifiable(ca *certs.CA, hosts []string) []string {
+	return slices.DeleteFunc(hosts, func(host string) bool {
+		allowed := ca.Allows(host)
+		if !allowed {
+			cfg.Logger.Warn("local CA cannot certify this name, leaving it out of the certificate; "+
+				"to create a new CA, remove ca.pem and ca.key and give the new ca.pem to the clients", "name", host)
+		}
+		return !allowed
+	})
+}
+
+// close closes what open has opened.
+func (l *listeners) close() {
+	if l.certificates != nil {
+		l.certificates.Close()
+	}
+	for _, one := range []net.Listener{l.public, l.plain} {
+		if one != nil {
+			one.Close()
 		}
 	}
 }

@@ -38,7 +38,7 @@ import (
 
 // Server is the service with open listeners. [Server.Run] serves them.
 type Server struct {
-	cfg          *Config
+	listeners
 	store        *store.Store
 	lease        *replica.Lease // nil for none
 	standbys     *standbyWatch  // nil without a lease
@@ -49,13 +49,9 @@ type Server struct {
 	handler      http.Handler // API and admin UI
 	plainHandler http.Handler // plain HTTP
 	api          *api.API
-	owner        http.Handler   // API on the admin socket
-	certificates *certs.Manager // nil without TLS
-	public       net.Listener
-	plain        net.Listener // for plain HTTP, nil for none
+	owner        http.Handler // API on the admin socket
 	socket       net.Listener
-	localURL     string        // of the listener, without a trailing slash
-	baseURL      string        // the same for clients
+	baseURL      string        // of the listener for clients, without a trailing slash
 	caFile       string        // the certificate that clients must trust; empty without TLS
 	lost         chan struct{} // closed when another service has taken the lease
 }
@@ -73,7 +69,7 @@ func Open(ctx context.Context, cfg *Config) (*Server, error) {
 
 // open is Open with an acquired lease, which may be nil.
 func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, err error) {
-	s := &Server{cfg: cfg, lost: make(chan struct{})}
+	s := &Server{listeners: listeners{cfg: cfg}, lost: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -112,15 +108,16 @@ func open(ctx context.Context, cfg *Config, lease *replica.Lease) (_ *Server, er
 	if err := s.store.Holds().Begin(ctx); err != nil {
 		return nil, err
 	}
-	if s.public, s.plain, err = cfg.listen(ctx); err != nil {
+	if err := s.listeners.open(ctx, s.acme); err != nil {
 		return nil, err
 	}
-	s.localURL = "http://" + reachableAt(s.public.Addr(), cfg.host())
 	if cfg.TLS {
-		if err := s.openCertificates(); err != nil {
-			return nil, err
-		}
 		registry.MustRegister(s.certificates)
+		s.caFile = filepath.Join(cfg.Dir, certs.CAFile)
+		if len(cfg.Domains) > 0 {
+			_, port, _ := net.SplitHostPort(s.public.Addr().String())
+			s.localURL, s.caFile = "https://"+joinHostPort(cfg.Domains[0], port), ""
+		}
 	}
 	if cfg.Replica != nil {
 		files, err := cfg.localFiles()
@@ -225,51 +222,15 @@ func (s *Server) wire(catalog *webhook.Catalog, registry *prometheus.Registry) e
 	return nil
 }
 
-// openCertificates turns the public listener into an HTTPS listener.
-func (s *Server) openCertificates() error {
-	cfg := s.cfg
-	ca, err := certs.OpenCA(cfg.Dir, time.Now())
-	if err != nil {
-		return err
+// acme configures the certificates of the domains.
+func (s *Server) acme(cc *certs.Config) {
+	cc.Email, cc.Roots, cc.Storage = s.cfg.ACMEEmail, s.cfg.ACMERoots, s.store.Certificates()
+	// Any client can request the certificate for localhost, so it must not contain the names of this
+	// host.
+	cc.Hosts = []string{certs.LocalName, "127.0.0.1", "::1"}
+	if s.plain != nil {
+		cc.HTTPAddr = s.plain.Addr()
 	}
-	cc := certs.Config{
-		Domains: cfg.Domains, Hosts: certs.ServerNames(cfg.host()), CA: ca,
-		Email: cfg.ACMEEmail, Issuer: cfg.ACMECA, Roots: cfg.ACMERoots,
-		TLSAddr: s.public.Addr(), CheckInterval: cfg.certificateCheck, Logger: cfg.Logger,
-	}
-	if len(cfg.Domains) > 0 {
-		// Any client can request the certificate for localhost, so it must not contain the
-		// names of this host.
-		cc.Hosts, cc.Storage = []string{certs.LocalName, "127.0.0.1", "::1"}, s.store.Certificates()
-		if s.plain != nil {
-			cc.HTTPAddr = s.plain.Addr()
-		}
-	}
-	cc.Hosts = cfg.certifiable(ca, cc.Hosts)
-	if s.certificates, err = certs.New(cc); err != nil {
-		return err
-	}
-	s.public = s.certificates.Listen(s.public)
-	_, port, _ := net.SplitHostPort(s.public.Addr().String())
-	if len(cfg.Domains) > 0 {
-		s.localURL = "https://" + joinHostPort(cfg.Domains[0], port)
-		return nil
-	}
-	s.caFile = filepath.Join(cfg.Dir, certs.CAFile)
-	s.localURL = strings.Replace(s.localURL, "http:", "https:", 1)
-	return nil
-}
-
-// certifiable returns the hosts that the local CA can certify, and logs the others.
-func (cfg *Config) certifiable(ca *certs.CA, hosts []string) []string {
-	return slices.DeleteFunc(hosts, func(host string) bool {
-		allowed := ca.Allows(host)
-		if !allowed {
-			cfg.Logger.Warn("local CA cannot certify this name, leaving it out of the certificate; "+
-				"to create a new CA, remove ca.pem and ca.key and give the new ca.pem to the clients", "name", host)
-		}
-		return !allowed
-	})
 }
 
 // certificateList returns the current certificates for the admin UI; none without TLS.
@@ -448,14 +409,7 @@ func (s *Server) Close() {
 	if s.socket != nil {
 		s.socket.Close()
 	}
-	if s.certificates != nil {
-		s.certificates.Close()
-	}
-	for _, l := range []net.Listener{s.public, s.plain} {
-		if l != nil {
-			l.Close()
-		}
-	}
+	s.listeners.close()
 	if s.store != nil {
 		s.store.Close()
 	}

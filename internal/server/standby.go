@@ -33,16 +33,12 @@ import (
 // Standby is a node that does not hold the lease. It listens on the addresses of the service,
 // follows the replica, and acquires the lease on a command or after the primary's lease has ended.
 type Standby struct {
-	cfg          *Config
-	data         *datadir.Standby
-	lease        *replica.Lease
-	node         *replica.Node // used by one goroutine at a time
-	promotions   chan *promotion
-	public       net.Listener
-	plain        net.Listener   // nil for none
-	certificates *certs.Manager // nil without TLS
-	handler      http.Handler
-	url          string // of the listener, without a trailing slash
+	listeners
+	data       *datadir.Standby
+	lease      *replica.Lease
+	node       *replica.Node // used by one goroutine at a time
+	promotions chan *promotion
+	handler    http.Handler
 
 	mu      sync.Mutex
 	primary string // the last seen owner of the lease
@@ -61,7 +57,7 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	if err := cfg.checkLocal(); err != nil {
 		return nil, err
 	}
-	b := &Standby{cfg: cfg, promotions: make(chan *promotion), proof: errUnproven, checked: make(chan struct{})}
+	b := &Standby{listeners: listeners{cfg: cfg}, promotions: make(chan *promotion), proof: errUnproven, checked: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			b.close()
@@ -76,16 +72,8 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	if b.node, err = b.lease.NewNode(); err != nil {
 		return nil, err
 	}
-	if b.public, b.plain, err = cfg.listen(ctx); err != nil {
+	if err := b.listeners.open(ctx, b.copied); err != nil {
 		return nil, err
-	}
-	b.url = "http://" + reachableAt(b.public.Addr(), cfg.host())
-	if cfg.TLS {
-		if err := b.openCertificates(); err != nil {
-			return nil, err
-		}
-		b.public = b.certificates.Listen(b.public)
-		b.url = strings.Replace(b.url, "http:", "https:", 1)
 	}
 	registry, err := newRegistry(cfg.Version)
 	if err != nil {
@@ -102,38 +90,18 @@ func openStandby(ctx context.Context, cfg *Config) (_ *Standby, err error) {
 	return b, nil
 }
 
-// openCertificates makes the certificates: for the domains those of the copy, which only the
-// primary orders and renews, and one of the local CA.
-func (b *Standby) openCertificates() error {
-	cfg := b.cfg
-	ca, err := certs.OpenCA(cfg.Dir, time.Now())
-	if err != nil {
-		return err
-	}
-	cc := certs.Config{
-		Hosts: cfg.certifiable(ca, append(certs.ServerNames(cfg.host()), cfg.Domains...)), CA: ca,
-		TLSAddr: b.public.Addr(), CheckInterval: cfg.certificateCheck, Logger: cfg.Logger,
-	}
-	if len(cfg.Domains) > 0 {
-		cc.Domains, cc.Issuer, cc.Copy = cfg.Domains, cfg.ACMECA, b.data.LoadCertificate
-	}
-	b.certificates, err = certs.New(cc)
-	return err
+// copied configures the certificates of the domains: those of the copy, which only the primary
+// orders and renews, and one of the local CA.
+func (b *Standby) copied(cc *certs.Config) {
+	cc.Copy, cc.Hosts = b.data.LoadCertificate, append(cc.Hosts, b.cfg.Domains...)
 }
 
 // URL returns the base URL of the listener, without a trailing slash.
-func (b *Standby) URL() string { return b.url }
+func (b *Standby) URL() string { return b.localURL }
 
 // close releases the resources of a standby that is not running.
 func (b *Standby) close() {
-	if b.certificates != nil {
-		b.certificates.Close()
-	}
-	for _, l := range []net.Listener{b.public, b.plain} {
-		if l != nil {
-			l.Close()
-		}
-	}
+	b.listeners.close()
 	if b.data != nil {
 		b.data.Close()
 	}

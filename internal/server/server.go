@@ -321,7 +321,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.goServe(ctx, running, g)
 	g.Go(func() error { return s.store.Guard(running) })
 	g.Go(func() error { return s.api.Run(running) })
-	g.Go(func() error { return notify(running, s.baseURL, s.ready, s.cfg.ShutdownTimeout(), logger) })
+	g.Go(func() error { return notify(running, "Serving "+s.baseURL, s.ready, s.cfg.ShutdownTimeout(), logger) })
 	g.Go(func() error { return s.store.Retain(running, s.cfg.Retention) })
 	g.Go(func() error { return s.store.Housekeep(running) })
 	g.Go(func() error { return s.store.BulkRuns().Run(running) })

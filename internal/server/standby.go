@@ -15,13 +15,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 
 	"service/api"
 	"service/internal/certs"
 	"service/internal/control"
-	"service/internal/terminal"
 	"service/store"
 	"service/store/datadir"
 	"service/store/doctor"
@@ -158,7 +156,8 @@ func (b *Standby) goServe(running context.Context, g *errgroup.Group, admin net.
 	g.Go(func() error {
 		return Serve(running, &http.Server{Handler: commands.Handler(), ErrorLog: errorLog}, admin, 10*time.Second)
 	})
-	g.Go(func() error { return notifyReady(running, "Standby, following "+b.cfg.Replica.Target(), logger) })
+	ready := func(context.Context) error { return nil }
+	g.Go(func() error { return notify(running, "Standby, following "+b.cfg.Replica.Target(), ready, 0, logger) })
 }
 
 // await returns once this node has acquired the lease, with the promotions that requested it, or
@@ -486,29 +485,4 @@ func (b *Standby) examine() []doctor.Finding {
 		all = append(all, doctor.Finding{Check: "old data", Level: doctor.LevelWarn, Detail: old})
 	}
 	return all
-}
-
-// notifyReady notifies systemd that the process has started, and feeds its watchdog until
-// ctx ends.
-func notifyReady(ctx context.Context, status string, logger *slog.Logger) error {
-	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady+"\nSTATUS="+terminal.Line(status)); err != nil {
-		logger.Warn("failed to notify systemd", "error", err)
-	}
-	interval, err := daemon.SdWatchdogEnabled(false)
-	if err != nil || interval <= 0 {
-		<-ctx.Done()
-		return nil
-	}
-	tick := time.NewTicker(interval / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			if _, err := daemon.SdNotify(false, daemon.SdNotifyWatchdog); err != nil {
-				logger.Warn("failed to notify systemd", "error", err)
-			}
-		}
-	}
 }

@@ -13,28 +13,25 @@ import (
 	"service/internal/terminal"
 )
 
-// notify tells systemd, if systemd started the process, that the service is ready, feeds the
-// watchdog, and announces a shutdown of up to stopTimeout when ctx ends.
+// notify tells systemd, if systemd started the process, that the service is ready, with its status,
+// and feeds the watchdog. When ctx ends, it announces a shutdown of up to stopTimeout, unless that is
+// 0.
 //
 // It feeds the watchdog whenever check returns in time, even with an error. A store on a full disk
 // returns an error and recovers by itself; only a store that hangs needs a restart.
 func notify(
-	ctx context.Context, url string, check func(context.Context) error, stopTimeout time.Duration, logger *slog.Logger,
+	ctx context.Context, status string, check func(context.Context) error, stopTimeout time.Duration, logger *slog.Logger,
 ) error {
-	send := func(state string) {
-		if _, err := daemon.SdNotify(false, state); err != nil {
-			logger.Warn("failed to notify systemd", "error", err)
-		}
-	}
+	status = "STATUS=" + terminal.Line(status)
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		logger.Warn("invalid watchdog settings of systemd; ignoring the watchdog", "error", err)
 	}
-	send(daemon.SdNotifyReady + "\nSTATUS=Serving " + url)
+	sdNotify(logger, daemon.SdNotifyReady+"\n"+status)
 	// If the unit's TimeoutStopSec= is longer, systemd uses TimeoutStopSec=.
 	defer func() {
-		if !errors.Is(context.Cause(ctx), errLeaseLost) { // else the process continues as a standby
-			send(fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, stopTimeout.Microseconds()))
+		if stopTimeout > 0 && !errors.Is(context.Cause(ctx), errLeaseLost) { // else the process continues in the other role
+			sdNotify(logger, fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, stopTimeout.Microseconds()))
 		}
 	}()
 	if interval <= 0 {
@@ -58,12 +55,18 @@ func notify(
 		case timedOut:
 			continue
 		case err != nil && ready:
-			send("STATUS=Not ready: " + terminal.Line(err.Error()))
+			sdNotify(logger, "STATUS=Not ready: "+terminal.Line(err.Error()))
 		case err == nil && !ready:
-			send("STATUS=Serving " + url)
+			sdNotify(logger, status)
 		}
 		ready = err == nil
-		send(daemon.SdNotifyWatchdog)
+		sdNotify(logger, daemon.SdNotifyWatchdog)
+	}
+}
+
+func sdNotify(logger *slog.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		logger.Warn("failed to notify systemd", "error", err)
 	}
 }
 
@@ -80,9 +83,7 @@ func whileStarting(ctx context.Context, logger *slog.Logger, do func() error) er
 		tick := time.NewTicker(startExtension / 6)
 		defer tick.Stop()
 		for {
-			if _, err := daemon.SdNotify(false, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", startExtension.Microseconds())); err != nil {
-				logger.Warn("failed to notify systemd", "error", err)
-			}
+			sdNotify(logger, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", startExtension.Microseconds()))
 			select {
 			case <-ctx.Done():
 				return

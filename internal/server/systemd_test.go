@@ -43,7 +43,7 @@ func TestNotify(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- notify(ctx, "https://localhost:8443", check, 38*time.Second, slog.New(slog.DiscardHandler))
+		done <- notify(ctx, "Serving https://localhost:8443", check, 38*time.Second, slog.New(slog.DiscardHandler))
 	}()
 
 	for _, want := range []string{"READY=1\nSTATUS=Serving https://localhost:8443", "WATCHDOG=1"} {

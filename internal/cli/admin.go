@@ -131,23 +131,18 @@ func typedPassword(ctx context.Context, tty *os.File, prompts io.Writer, prompt 
 
 // credentialFlags are the flags of a command that sets the password of an admin.
 type credentialFlags struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	emailFlag
 	passwordFlag
 }
 
-// open reads the email address and the password, and opens the data like [openData].
-func (c *credentialFlags) open(ctx context.Context, std Streams) (d data, email string, hash webhook.PasswordHash,
-	err error) {
+// read reads the email address and the password.
+func (c *credentialFlags) read(ctx context.Context, std Streams) (email string, hash webhook.PasswordHash, err error) {
 	if email, err = c.emailFlag.read(); err != nil {
-		return d, "", "", err
+		return "", "", err
 	}
-	if hash, err = c.passwordFlag.read(ctx, std); err != nil {
-		return d, "", "", err
-	}
-	d, err = openData(ctx, c.dataFlag, c.keyFlag, std)
-	return d, email, hash, err
+	hash, err = c.passwordFlag.read(ctx, std)
+	return email, hash, err
 }
 
 type adminCreateCmd struct {
@@ -163,14 +158,13 @@ func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	d, email, hash, err := c.open(ctx, std)
+	email, hash, err := c.read(ctx, std)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
 	var admin webhook.Admin
 	request := api.AdminRequest{Email: email, Role: webhook.Role(c.Role), Hash: hash}
-	if err := d.Call(ctx, http.MethodPost, "/v2/owner/admins", request, &admin); err != nil {
+	if err := c.call(ctx, std, http.MethodPost, "/v2/owner/admins", request, &admin); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(std.Out, "Created admin %s with the role %s, who can now sign in to the admin UI.\n", admin.Email, admin.Role)
@@ -180,16 +174,12 @@ func (c *adminCreateCmd) Run(ctx context.Context, std Streams) error {
 type adminSetupLinkCmd struct{ dataFlag }
 
 func (c *adminSetupLinkCmd) Run(ctx context.Context, std Streams) error {
-	running, err := dialServer(ctx, c.Data, "; start it with service serve, which prints a link while there is no admin")
-	if err != nil {
-		return err
-	}
-	defer running.Close()
 	var link string
-	if err := running.Call(ctx, http.MethodPost, "/v2/owner/setup_link", nil, &link); err != nil {
+	const advice = "; start it with service serve, which prints a link while there is no admin"
+	if err := c.post(ctx, advice, "/v2/owner/setup_link", nil, &link); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(std.Out, link)
+	_, err := fmt.Fprintln(std.Out, link)
 	return err
 }
 
@@ -199,14 +189,13 @@ type adminResetPasswordCmd struct {
 }
 
 func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
-	d, email, hash, err := c.open(ctx, std)
+	email, hash, err := c.read(ctx, std)
 	if err != nil {
 		return err
 	}
-	defer d.Close()
 	var did api.PasswordReset
 	request := api.AdminRequest{Email: email, Hash: hash, RemovePasskeys: c.RemovePasskeys}
-	if err := d.Call(ctx, http.MethodPost, "/v2/owner/admins/reset_password", request, &did); err != nil {
+	if err := c.call(ctx, std, http.MethodPost, "/v2/owner/admins/reset_password", request, &did); err != nil {
 		return err
 	}
 	also := ""
@@ -222,19 +211,13 @@ func (c *adminResetPasswordCmd) Run(ctx context.Context, std Streams) error {
 }
 
 type adminListCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	JSON bool `name:"json" help:"Print a JSON array."`
 }
 
 func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
 	var all []webhook.Admin
-	if err := d.Call(ctx, http.MethodGet, "/v2/owner/admins", nil, &all); err != nil {
+	if err := c.call(ctx, std, http.MethodGet, "/v2/owner/admins", nil, &all); err != nil {
 		return err
 	}
 	if c.JSON {
@@ -261,8 +244,7 @@ func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
 }
 
 type adminRemoveCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	emailFlag
 }
 
@@ -271,12 +253,7 @@ func (c *adminRemoveCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := d.Call(ctx, http.MethodPost, "/v2/owner/admins/remove", api.AdminRequest{Email: email}, new(any)); err != nil {
+	if err := c.call(ctx, std, http.MethodPost, "/v2/owner/admins/remove", api.AdminRequest{Email: email}, new(any)); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(std.Out, "Removed admin %s and ended all sessions.\n", email)
@@ -284,8 +261,7 @@ func (c *adminRemoveCmd) Run(ctx context.Context, std Streams) error {
 }
 
 type adminLogoutAllCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	Email string `placeholder:"E" help:"Only the sessions of this admin."`
 }
 
@@ -297,15 +273,10 @@ func (c *adminLogoutAllCmd) Run(ctx context.Context, std Streams) error {
 			return err
 		}
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
 	var ended int
-	if err := d.Call(ctx, http.MethodPost, "/v2/owner/admins/logout", api.AdminRequest{Email: email}, &ended); err != nil {
+	if err := c.call(ctx, std, http.MethodPost, "/v2/owner/admins/logout", api.AdminRequest{Email: email}, &ended); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "Ended %s.\n", webhook.Count(ended, "session"))
+	_, err := fmt.Fprintf(std.Out, "Ended %s.\n", webhook.Count(ended, "session"))
 	return err
 }

@@ -30,8 +30,7 @@ type auditCmd struct {
 }
 
 type auditListCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	Admin   []string `placeholder:"EMAIL" help:"Only changes by these admins, or by terminal."`
 	TokenID []string `name:"token-id" placeholder:"ID" help:"Only changes by these tokens."`
 	Program []string `placeholder:"ID" help:"Only changes in these programs."`
@@ -75,7 +74,7 @@ func (c *auditListCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	t, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}
@@ -147,8 +146,7 @@ func auditPrinter(w io.Writer, lines bool) (print func(*webhook.AuditRecord) err
 }
 
 type auditExportCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	File string `arg:"" optional:"" placeholder:"FILE" help:"New file to write. Default: standard output."`
 }
 
@@ -158,7 +156,7 @@ func (c *auditExportCmd) Run(ctx context.Context, std Streams) error {
 			return fmt.Errorf("%s exists already; name a new file", c.File)
 		}
 	}
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	t, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}
@@ -182,8 +180,7 @@ func (c *auditExportCmd) Run(ctx context.Context, std Streams) error {
 }
 
 type auditVerifyCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	Expect string `placeholder:"HASH" help:"Hash that was noted elsewhere, such as in the server's log. An entry must have it."`
 	File   string `arg:"" optional:"" placeholder:"FILE" help:"File that audit export wrote, - for standard input. Default: the audit log itself."`
 }
@@ -221,7 +218,7 @@ func (c *auditVerifyCmd) Run(ctx context.Context, std Streams) error {
 func (c *auditVerifyCmd) each(ctx context.Context, std Streams, v *webhook.AuditVerifier, add func(*webhook.AuditRecord) error) error {
 	switch c.File {
 	case "":
-		t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+		t, err := c.open(ctx, std)
 		if err != nil {
 			return err
 		}

@@ -71,8 +71,7 @@ func askForPassphrase(ctx context.Context, std Streams, fresh bool) (string, err
 }
 
 type backupCreateCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	passphraseFlag
 	WithoutKeys bool   `help:"Leave out the keys and ask for no passphrase. A restore then needs a separate copy of secret.key."`
 	Force       bool   `help:"Replace an existing file."`
@@ -97,7 +96,7 @@ func (c *backupCreateCmd) Run(ctx context.Context, std Streams) error {
 			return err
 		}
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	d, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}

@@ -111,32 +111,49 @@ func lines[T any](ctx context.Context, c *control.Client, method, path string, i
 	})
 }
 
-// openData connects to the server that runs on the data directory, or opens the store if no server
-// runs. It never creates a database: only serve and restore do.
-func openData(ctx context.Context, d dataFlag, k keyFlag, std Streams) (data, error) {
-	return openDataWith(ctx, d, store.Config{SecretKeyFile: k.SecretKeyFile}, std)
+// storeFlags are the flags of a command that asks the running server or, if none runs, opens the
+// store itself.
+type storeFlags struct {
+	dataFlag
+	keyFlag
 }
 
-// openDataWith is openData with a configuration for the store, if no server runs. It sets the
-// configuration's directory, logger and catalog.
-func openDataWith(ctx context.Context, d dataFlag, cfg store.Config, std Streams) (data, error) {
-	running, err := control.Dial(ctx, d.Data)
+// call sends one request, see [control.Client.Call].
+func (c storeFlags) call(ctx context.Context, std Streams, method, path string, in, out any) error {
+	d, err := c.open(ctx, std)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Call(ctx, method, path, in, out)
+}
+
+// open connects to the server that runs on the data directory, or opens the store if no server
+// runs. It never creates a database: only serve and restore do.
+func (c storeFlags) open(ctx context.Context, std Streams) (data, error) {
+	return c.openWith(ctx, store.Config{}, std)
+}
+
+// openWith is open with a configuration for the store, if no server runs. It sets the
+// configuration's directory, key file, logger and catalog.
+func (c storeFlags) openWith(ctx context.Context, cfg store.Config, std Streams) (data, error) {
+	running, err := control.Dial(ctx, c.Data)
 	if err == nil {
 		return data{Client: running}, nil
 	}
 	if !errors.Is(err, control.ErrNoServer) {
 		return data{}, err
 	}
-	if err := datadir.CheckData(d.Data); err != nil {
+	if err := datadir.CheckData(c.Data); err != nil {
 		return data{}, explainNoData(err)
 	}
-	cfg.Dir, cfg.Logger = d.Data, newLogger(std.Err, "text", slog.LevelWarn)
+	cfg.Dir, cfg.SecretKeyFile, cfg.Logger = c.Data, c.SecretKeyFile, newLogger(std.Err, "text", slog.LevelWarn)
 	// Most commands need no event types, so an invalid file does not affect them.
-	types, typesErr := server.LoadCatalog(d.Data)
+	types, typesErr := server.LoadCatalog(c.Data)
 	cfg.Catalog = types
 	st, err := store.Open(ctx, cfg)
 	if err != nil {
-		return data{}, keyFlag{cfg.SecretKeyFile}.explain(err)
+		return data{}, c.explain(err)
 	}
 	handler := api.New(api.Config{Store: st, Catalog: types})
 	return data{control.Local(handler.Owner(api.OwnerConfig{Version: version(), CatalogErr: typesErr})), st}, nil
@@ -149,6 +166,16 @@ func dialServer(ctx context.Context, dir, advice string) (*control.Client, error
 		return nil, errors.New("no server is running on " + dir + advice)
 	}
 	return running, err
+}
+
+// post sends a POST request to the running server. If there is none, the error ends with advice.
+func (d dataFlag) post(ctx context.Context, advice, path string, in, out any) error {
+	running, err := dialServer(ctx, d.Data, advice)
+	if err != nil {
+		return err
+	}
+	defer running.Close()
+	return running.Call(ctx, http.MethodPost, path, in, out)
 }
 
 // explainNoData adds advice for the operator to an error of a command that needs a database.

@@ -20,8 +20,7 @@ type eventCmd struct {
 }
 
 type eventEraseCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	confirmFlag
 	Program string `placeholder:"ID" help:"Program whose events are searched."`
 	Where   string `placeholder:"FIELD=VALUE" help:"Field of the payload and its value, such as user_id=4711. Names joined by dots select fields of objects; of an array, one element that matches is enough. A number matches by its value."`
@@ -47,7 +46,7 @@ func (c *eventEraseCmd) Run(ctx context.Context, std Streams) error {
 			return err
 		}
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	d, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}

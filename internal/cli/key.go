@@ -18,8 +18,7 @@ type keyCmd struct {
 }
 
 type keyRotateCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	confirmFlag
 }
 
@@ -27,7 +26,7 @@ func (c *keyRotateCmd) Run(ctx context.Context, std Streams) error {
 	if err := c.confirm(ctx, std, "removes the key that existing copies of the database need", "yes"); err != nil {
 		return err
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	d, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}

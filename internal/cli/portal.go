@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"time"
 
@@ -62,22 +61,17 @@ func (c *portalLinkCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	running, err := dialServer(ctx, c.Data, "; a link leads to a running server")
-	if err != nil {
-		return err
-	}
-	defer running.Close()
 	var link struct {
 		webhook.PortalLink
 		URL string
 	}
 	path := "/v2/programs/" + c.Program + "/portal_links"
 	body := map[string]any{"role": request.Role, "expires_at": request.ExpiresAt}
-	if err := running.Call(ctx, http.MethodPost, path, body, &link); err != nil {
+	if err := c.post(ctx, "; a link leads to a running server", path, body, &link); err != nil {
 		return err
 	}
 	fmt.Fprintf(std.Err, "Works once, until %s. Anyone with it can open the portal of %s (%s).\n", webhook.FormatTime(link.ExpiresAt),
 		link.ProgramID, link.Role)
-	_, err = fmt.Fprintln(std.Out, link.URL)
+	_, err := fmt.Fprintln(std.Out, link.URL)
 	return err
 }

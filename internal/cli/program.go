@@ -24,13 +24,12 @@ type programCmd struct {
 }
 
 type programListCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	JSON bool `name:"json" help:"Print a JSON array."`
 }
 
 func (c *programListCmd) Run(ctx context.Context, std Streams) error {
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	t, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}

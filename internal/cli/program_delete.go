@@ -11,8 +11,7 @@ import (
 )
 
 type programDeleteCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	confirmFlag
 	ID string `arg:"" help:"Program to erase."`
 }
@@ -21,7 +20,7 @@ func (c *programDeleteCmd) Run(ctx context.Context, std Streams) error {
 	if err := c.confirm(ctx, std, "erases everything in program "+c.ID, c.ID); err != nil {
 		return err
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	d, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}

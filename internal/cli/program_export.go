@@ -27,8 +27,7 @@ func (c exportPassphrase) read(ctx context.Context, std Streams, fresh bool) (st
 }
 
 type programExportCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	exportPassphrase
 	Force bool   `help:"Replace an existing file."`
 	ID    string `arg:"" help:"Program to export."`
@@ -40,7 +39,7 @@ func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
 	if err := file.check(); err != nil {
 		return err
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	d, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}
@@ -79,8 +78,7 @@ func (c *programExportCmd) Run(ctx context.Context, std Streams) error {
 }
 
 type programImportCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	exportPassphrase
 	File string `arg:"" help:"File from program export."`
 }
@@ -103,7 +101,7 @@ func (c *programImportCmd) Run(ctx context.Context, std Streams) (err error) {
 	if err != nil {
 		return c.explain(ctx, err)
 	}
-	d, err := openData(ctx, c.dataFlag, c.keyFlag, std)
+	d, err := c.open(ctx, std)
 	if err != nil {
 		return err
 	}

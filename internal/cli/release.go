@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"net/http"
 
 	"service/store"
 	"service/webhook"
@@ -12,15 +11,10 @@ import (
 type releaseCmd struct{ dataFlag }
 
 func (c *releaseCmd) Run(ctx context.Context, std Streams) error {
-	running, err := dialServer(ctx, c.Data, ", so no deliveries are paused")
-	if err != nil {
+	if err := c.post(ctx, ", so no deliveries are paused", "/v2/owner/release", nil, new(any)); err != nil {
 		return err
 	}
-	defer running.Close()
-	if err := running.Call(ctx, http.MethodPost, "/v2/owner/release", nil, new(any)); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(std.Out, "Started the paused deliveries.")
+	_, err := fmt.Fprintln(std.Out, "Started the paused deliveries.")
 	return err
 }
 

@@ -23,8 +23,7 @@ type tokenCmd struct {
 }
 
 type tokenCreateCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	Program string   `placeholder:"ID" help:"Program (tenant) that the token gives access to (required, except with --scope platform, or with metrics.read alone for all programs)."`
 	User    string   `placeholder:"ID" help:"User that the token acts for (required)."`
 	Scope   []string `placeholder:"S" help:"Permissions (required): ${scopes}; or platform, which manages all programs and acts in any."`
@@ -58,7 +57,7 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 	if err := f.err(); err != nil {
 		return err
 	}
-	t, err := openDataWith(ctx, c.dataFlag, store.Config{SecretKeyFile: c.SecretKeyFile, TokenPrefix: c.TokenPrefix}, std)
+	t, err := c.openWith(ctx, store.Config{TokenPrefix: c.TokenPrefix}, std)
 	if err != nil {
 		return err
 	}
@@ -72,19 +71,13 @@ func (c *tokenCreateCmd) Run(ctx context.Context, std Streams) error {
 }
 
 type tokenListCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	JSON bool `name:"json" help:"Print a JSON array."`
 }
 
 func (c *tokenListCmd) Run(ctx context.Context, std Streams) error {
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
-	if err != nil {
-		return err
-	}
-	defer t.Close()
 	var all []webhook.Token
-	if err := t.Call(ctx, http.MethodGet, "/v2/owner/tokens", nil, &all); err != nil {
+	if err := c.call(ctx, std, http.MethodGet, "/v2/owner/tokens", nil, &all); err != nil {
 		return err
 	}
 	if !c.JSON {
@@ -126,8 +119,7 @@ func tokenState(t *webhook.Token, now time.Time) string {
 func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 
 type tokenRevokeCmd struct {
-	dataFlag
-	keyFlag
+	storeFlags
 	confirmFlag
 	ID string `arg:"" help:"ID of the token, from token list."`
 }
@@ -136,13 +128,8 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
 	if err := c.confirm(ctx, std, "revokes token "+c.ID, "yes"); err != nil {
 		return err
 	}
-	t, err := openData(ctx, c.dataFlag, c.keyFlag, std)
-	if err != nil {
-		return err
-	}
-	defer t.Close()
 	var revoked webhook.Token
-	if err := t.Call(ctx, http.MethodDelete, "/v2/owner/tokens/"+url.PathEscape(c.ID), nil, &revoked); err != nil {
+	if err := c.call(ctx, std, http.MethodDelete, "/v2/owner/tokens/"+url.PathEscape(c.ID), nil, &revoked); err != nil {
 		return err
 	}
 	whose := "of program " + revoked.ProgramID
@@ -152,6 +139,6 @@ func (c *tokenRevokeCmd) Run(ctx context.Context, std Streams) error {
 	case revoked.ProgramID == "":
 		whose = "of the installation"
 	}
-	_, err = fmt.Fprintf(std.Out, "Revoked token %s (%s…) %s.\n", revoked.ID, revoked.Hint, whose)
+	_, err := fmt.Fprintf(std.Out, "Revoked token %s (%s…) %s.\n", revoked.ID, revoked.Hint, whose)
 	return err
 }

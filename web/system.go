@@ -29,8 +29,9 @@ type Certificate struct {
 
 // Setting is a flag of the running service; secrets are already masked.
 type Setting struct {
-	Name, Value string
-	Source      string // source of the value: "default", or in words
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Source string `json:"source"` // source of the value: "flag", "default", the variable, or the file and its line
 }
 
 // systemRecord is the data of the system page.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"text/tabwriter"
 
 	"golang.org/x/term"
 
@@ -220,27 +219,14 @@ func (c *adminListCmd) Run(ctx context.Context, std Streams) error {
 	if err := c.call(ctx, std, http.MethodGet, "/v2/owner/admins", nil, &all); err != nil {
 		return err
 	}
-	if c.JSON {
-		if all == nil {
-			all = []webhook.Admin{}
-		}
-		return printJSON(std.Out, all)
-	}
-	if len(all) == 0 {
-		note := "No admins yet. Create the first with the link that service admin setup-link prints."
-		_, err := fmt.Fprintln(std.Out, spelled(note, commandName()))
-		return err
-	}
-	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "EMAIL\tROLE\tCREATED\tSIGNED IN\tSESSIONS")
-	for _, a := range all {
+	none := "No admins yet. Create the first with the link that service admin setup-link prints."
+	return printList(std.Out, c.JSON, all, none, "EMAIL\tROLE\tCREATED\tSIGNED IN\tSESSIONS", func(a *webhook.Admin) string {
 		signedIn := "never"
 		if !a.SignedInAt.IsZero() {
 			signedIn = a.SignedInAt.UTC().Format("2006-01-02 15:04 UTC")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", a.Email, a.Role, day(a.CreatedAt), signedIn, a.Sessions)
-	}
-	return t.Flush()
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%d", a.Email, a.Role, day(a.CreatedAt), signedIn, a.Sessions)
+	})
 }
 
 type adminRemoveCmd struct {

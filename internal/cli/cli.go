@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/alecthomas/kong"
 
@@ -42,6 +43,24 @@ func printJSON(w io.Writer, v any) error {
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
+}
+
+// printList prints records as a JSON array, or as a table with a header and a row for each; without
+// any, none instead of a table.
+func printList[T any](w io.Writer, asJSON bool, all []T, none, header string, row func(*T) string) error {
+	switch {
+	case asJSON:
+		return printJSON(w, append([]T{}, all...)) // [], not null
+	case len(all) == 0:
+		_, err := fmt.Fprintln(w, spelled(none, commandName()))
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, header)
+	for i := range all {
+		fmt.Fprintln(t, row(&all[i]))
+	}
+	return t.Flush()
 }
 
 // commands is the command line. The settings of serve can also be set by environment

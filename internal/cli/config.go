@@ -1,15 +1,16 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/alecthomas/kong"
 
+	"service/internal/server"
 	"service/internal/terminal"
 )
 
@@ -24,31 +25,10 @@ type configShowCmd struct {
 	JSON bool `name:"json" help:"Print a JSON array."`
 }
 
-// shownSetting is one line of config show.
-type shownSetting struct {
-	Name   string `json:"name"`
-	Value  string `json:"value"`
-	Source string `json:"source"` // flag, default, the variable, or the file and its line
-}
-
 func (c *configShowCmd) Run(std Streams, conf *configuration, ctx *kong.Context) error {
-	all := []shownSetting{}
-	for _, s := range conf.shown(ctx) {
-		all = append(all, shownSetting{s.Name, s.Value, s.Source})
-	}
-	if c.JSON {
-		return printJSON(std.Out, all)
-	}
-	t := tabwriter.NewWriter(std.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SETTING\tVALUE\tFROM")
-	for _, s := range all {
-		value := terminal.Escape(s.Value)
-		if value == "" {
-			value = "-"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\n", s.Name, value, terminal.Escape(s.Source))
-	}
-	return t.Flush()
+	return printList(std.Out, c.JSON, conf.shown(ctx), "", "SETTING\tVALUE\tFROM", func(s *server.Setting) string {
+		return s.Name + "\t" + cmp.Or(terminal.Escape(s.Value), "-") + "\t" + terminal.Escape(s.Source)
+	})
 }
 
 type configValidateCmd struct{ serveFlags }

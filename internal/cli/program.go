@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"service/internal/terminal"
@@ -52,28 +50,17 @@ func (c *programListCmd) Run(ctx context.Context, std Streams) error {
 	case c.JSON:
 		return printJSON(std.Out, records)
 	}
-	return printPrograms(std.Out, all)
-}
-
-// printPrograms prints the programs as a table.
-func printPrograms(w io.Writer, all []programRecord) error {
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "No programs yet.")
-		return err
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tSUBSCRIPTIONS\tFAILING\tTOKENS\tEVENTS\tATTEMPTS 24H\tFAILED 24H\tRATE LIMIT\tIN FLIGHT\tCREATED\tNAME")
-	for i := range all {
-		p, s := &all[i], &all[i].Statistics
+	const header = "ID\tSUBSCRIPTIONS\tFAILING\tTOKENS\tEVENTS\tATTEMPTS 24H\tFAILED 24H\tRATE LIMIT\tIN FLIGHT\tCREATED\tNAME"
+	return printList(std.Out, false, all, "No programs yet.", header, func(p *programRecord) string {
+		s := &p.Statistics
 		subscriptions := strconv.Itoa(s.Subscriptions)
 		if p.Limits.MaxSubscriptions != nil {
 			subscriptions += " of " + programLimit(p.Limits.MaxSubscriptions)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", p.ID, subscriptions, s.FailingSubscriptions, s.Tokens, s.Events,
+		return fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s", p.ID, subscriptions, s.FailingSubscriptions, s.Tokens, s.Events,
 			s.Attempts24h.Total(), s.Attempts24h.FailedAttempts(), programLimit(p.Limits.RateLimit), programLimit(p.Limits.MaxInFlight),
 			day(p.CreatedAt), terminal.Escape(programName(p)))
-	}
-	return t.Flush()
+	})
 }
 
 // programName returns the name of a program, with its status unless it is active.

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"service/internal/terminal"
@@ -80,28 +78,11 @@ func (c *tokenListCmd) Run(ctx context.Context, std Streams) error {
 	if err := c.call(ctx, std, http.MethodGet, "/v2/owner/tokens", nil, &all); err != nil {
 		return err
 	}
-	if !c.JSON {
-		return printTokens(std.Out, all, time.Now())
-	}
-	if all == nil {
-		all = []webhook.Token{}
-	}
-	return printJSON(std.Out, all)
-}
-
-// printTokens prints the tokens as a table.
-func printTokens(w io.Writer, all []webhook.Token, now time.Time) error {
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, spelled("No tokens yet. Create one with service token create.", commandName()))
-		return err
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tTOKEN\tPROGRAM\tUSER\tSCOPES\tCREATED\tSTATE\tNAME")
-	for _, k := range all {
-		fmt.Fprintf(t, "%s\t%s…\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Hint, cmp.Or(k.ProgramID, "-"), k.UserID,
-			webhook.JoinScopes(k.Scopes, ","), day(k.CreatedAt), tokenState(&k, now), terminal.Escape(k.Name))
-	}
-	return t.Flush()
+	now, header := time.Now(), "ID\tTOKEN\tPROGRAM\tUSER\tSCOPES\tCREATED\tSTATE\tNAME"
+	return printList(std.Out, c.JSON, all, "No tokens yet. Create one with service token create.", header, func(k *webhook.Token) string {
+		return fmt.Sprintf("%s\t%s…\t%s\t%s\t%s\t%s\t%s\t%s", k.ID, k.Hint, cmp.Or(k.ProgramID, "-"), k.UserID,
+			webhook.JoinScopes(k.Scopes, ","), day(k.CreatedAt), tokenState(k, now), terminal.Escape(k.Name))
+	})
 }
 
 func tokenState(t *webhook.Token, now time.Time) string {

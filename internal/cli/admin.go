@@ -45,52 +45,59 @@ type passwordFlag struct {
 
 // read returns the hash of the password. The password itself is not kept.
 func (c passwordFlag) read(ctx context.Context, std Streams) (webhook.PasswordHash, error) {
-	password, err := secret("password", "", c.PasswordFile)
-	if c.PasswordFile == "" {
-		password, err = askForPassword(ctx, std)
-	}
+	password, err := readPassword(ctx, std, "password", "New password: ", c.PasswordFile, true)
 	if err != nil {
 		return "", err
-	}
-	if wrong := webhook.CheckPassword("password", password); wrong != nil {
-		return "", fmt.Errorf("the password %s", wrong[0].Detail)
 	}
 	return webhook.HashPassword(password), nil
 }
 
-// askForPassword prompts twice on a terminal, without echo. If stdin is not a terminal,
-// it reads one line.
-func askForPassword(ctx context.Context, std Streams) (string, error) {
-	tty, ok := std.In.(*os.File)
-	if !ok || !term.IsTerminal(int(tty.Fd())) {
-		return passwordLine(std.In)
+// readPassword reads a password, or a passphrase if that is the noun, from the file of the flag
+// --NOUN-file or, without a file, from a terminal or stdin. A fresh one is prompted for twice and
+// must satisfy the rules of passwords.
+func readPassword(ctx context.Context, std Streams, noun, prompt, file string, fresh bool) (string, error) {
+	password, err := secret(noun, "", file)
+	if file == "" {
+		password, err = askForPassword(ctx, std, noun, prompt, fresh)
 	}
-	first, err := typedPassword(ctx, tty, std.Err, "New password: ")
 	if err != nil {
 		return "", err
 	}
-	if wrong := webhook.CheckPassword("password", first); wrong != nil {
-		return first, nil // the caller refuses it; do not ask for it twice
+	if wrong := webhook.CheckPassword(noun, password); fresh && wrong != nil {
+		return "", fmt.Errorf("the %s %s", noun, wrong[0].Detail)
+	}
+	return password, nil
+}
+
+// askForPassword prompts on a terminal, without echo. If stdin is not a terminal, it reads one line.
+func askForPassword(ctx context.Context, std Streams, noun, prompt string, fresh bool) (string, error) {
+	tty, ok := std.In.(*os.File)
+	if !ok || !term.IsTerminal(int(tty.Fd())) {
+		return passwordLine(std.In, noun)
+	}
+	first, err := typedPassword(ctx, tty, std.Err, prompt)
+	if err != nil || !fresh || webhook.CheckPassword(noun, first) != nil {
+		return first, err // the caller refuses an invalid one; do not ask for it twice
 	}
 	second, err := typedPassword(ctx, tty, std.Err, "Repeat: ")
 	if err == nil && first != second {
-		err = errors.New("the two passwords differ")
+		err = fmt.Errorf("the two %ss differ", noun)
 	}
 	return first, err
 }
 
 // passwordLine reads a password on a line of its own.
-func passwordLine(r io.Reader) (string, error) {
+func passwordLine(r io.Reader, noun string) (string, error) {
 	if r == nil {
 		r = strings.NewReader("")
 	}
 	b, err := io.ReadAll(io.LimitReader(r, maxSecretFile))
 	if err != nil {
-		return "", fmt.Errorf("read the password from stdin: %w", err)
+		return "", fmt.Errorf("read the %s from stdin: %w", noun, err)
 	}
 	line := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
 	if line == "" {
-		return "", errors.New("no password on stdin; pipe it in, run this in a terminal, or use --password-file")
+		return "", fmt.Errorf("no %s on stdin; pipe it in, run this in a terminal, or use --%[1]s-file", noun)
 	}
 	return line, nil
 }

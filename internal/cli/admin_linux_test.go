@@ -61,7 +61,7 @@ func TestPasswordPromptHasNoEcho(t *testing.T) {
 	var got string
 	go func() {
 		var err error
-		got, err = askForPassword(t.Context(), Streams{In: terminal, Err: prompted})
+		got, err = askForPassword(t.Context(), Streams{In: terminal, Err: prompted}, "password", "New password: ", true)
 		prompted.Close()
 		done <- err
 	}()
@@ -105,7 +105,7 @@ func TestInterruptedPassword(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := askForPassword(ctx, Streams{In: terminal, Err: io.Discard})
+		_, err := askForPassword(ctx, Streams{In: terminal, Err: io.Discard}, "password", "New password: ", true)
 		done <- err
 	}()
 	awaitEcho(t, master, false)

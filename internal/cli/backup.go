@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/term"
-
 	"service/internal/archive"
 	"service/internal/durable"
 	"service/internal/terminal"
@@ -31,43 +29,9 @@ type passphraseFlag struct {
 	PassphraseFile string `env:"SERVICE_BACKUP_PASSPHRASE_FILE" placeholder:"FILE" help:"File with the passphrase that encrypts the keys. Default: a prompt on a terminal, otherwise stdin."`
 }
 
-// read returns the passphrase. With fresh, it prompts for the passphrase twice and applies the
-// rules of passwords.
+// read returns the passphrase, see [readPassword].
 func (c passphraseFlag) read(ctx context.Context, std Streams, fresh bool) (string, error) {
-	passphrase, err := secret("passphrase", "", c.PassphraseFile)
-	if c.PassphraseFile == "" {
-		passphrase, err = askForPassphrase(ctx, std, fresh)
-	}
-	if err != nil {
-		return "", err
-	}
-	if wrong := webhook.CheckPassword("passphrase", passphrase); fresh && wrong != nil {
-		return "", fmt.Errorf("the passphrase %s", wrong[0].Detail)
-	}
-	return passphrase, nil
-}
-
-func askForPassphrase(ctx context.Context, std Streams, fresh bool) (string, error) {
-	tty, ok := std.In.(*os.File)
-	if !ok || !term.IsTerminal(int(tty.Fd())) {
-		line, err := passwordLine(std.In)
-		if err != nil {
-			return "", errors.New("no passphrase on stdin; pipe it in, run this in a terminal, or use --passphrase-file")
-		}
-		return line, nil
-	}
-	first, err := typedPassword(ctx, tty, std.Err, "Passphrase of the keys: ")
-	if err != nil || !fresh {
-		return first, err
-	}
-	if wrong := webhook.CheckPassword("passphrase", first); wrong != nil {
-		return first, nil // the caller refuses it; do not ask for it twice
-	}
-	second, err := typedPassword(ctx, tty, std.Err, "Repeat: ")
-	if err == nil && first != second {
-		err = errors.New("the two passphrases differ")
-	}
-	return first, err
+	return readPassword(ctx, std, "passphrase", "Passphrase of the keys: ", c.PassphraseFile, fresh)
 }
 
 type backupCreateCmd struct {

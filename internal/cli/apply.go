@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,11 +47,7 @@ func (c *applyCmd) Run(ctx context.Context, std Streams) error {
 	if c.URL != "" && token == "" {
 		f.add("token", "is required with --url: a token with the scope platform")
 	}
-	base := c.URL
-	if base == "" {
-		base = "https://127.0.0.1:8443"
-	}
-	base = f.apiURL("url", base, "")
+	base := f.apiURL("url", cmp.Or(c.URL, defaultURL))
 	if err := f.err(); err != nil {
 		return err
 	}
@@ -77,35 +74,35 @@ func (c *applyCmd) Run(ctx context.Context, std Streams) error {
 	return r.run(ctx, apply.Options{UpdateSecrets: c.UpdateSecrets, ReplaceTokens: c.ReplaceTokens})
 }
 
-// connectAPI returns a function that sends requests to the API, and one that ends the connection.
-// It uses HTTPS with a token, otherwise the admin socket of a data directory, whose request URLs
-// have only a path.
-func connectAPI(ctx context.Context, token, ca, dir string) (send func(*http.Request) (*http.Response, error), end func(), err error) {
+// defaultURL is the base URL of the API on this host.
+const defaultURL = "https://" + localListen
+
+// connectAPI returns a connection to the API, and a function that ends it. It uses the base URL with a
+// token, otherwise the admin socket of a data directory.
+func connectAPI(ctx context.Context, base, token, ca, dir string) (api *apiConn, end func(), err error) {
 	if token != "" {
 		client, err := apiClient(ca)
 		if err != nil {
 			return nil, nil, err
 		}
-		return client.Do, client.CloseIdleConnections, nil
+		return &apiConn{send: client.Do, base: base, token: token}, client.CloseIdleConnections, nil
 	}
 	running, err := dialServer(ctx, dir, ": start it, or set --url and --token-file")
 	if err != nil {
 		return nil, nil, err
 	}
-	return running.API, func() { running.Close() }, nil
+	return &apiConn{send: running.API}, func() { running.Close() }, nil
 }
 
 // connect makes the client use HTTPS if it has a token, otherwise the admin socket.
 func (c *applyCmd) connect(ctx context.Context, client *apply.Client) (end func(), err error) {
-	send, end, err := connectAPI(ctx, client.Token, c.CA, c.Data)
+	api, end, err := connectAPI(ctx, client.BaseURL, client.Token, c.CA, c.Data)
 	if err != nil {
 		return nil, err
 	}
-	if client.Replays = client.Token != ""; !client.Replays {
-		client.BaseURL = ""
-	}
+	client.BaseURL, client.Replays = api.base, api.token != ""
 	client.Send = func(req *http.Request) (*http.Response, error) {
-		resp, err := send(req)
+		resp, err := api.send(req)
 		if err == nil {
 			return resp, nil
 		}

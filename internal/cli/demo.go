@@ -188,22 +188,22 @@ type demonstration struct {
 	steady, flaky *demoReceiver
 	pace          time.Duration
 
-	client *http.Client
-	token  string
+	api apiConn
 }
 
 func (d *demonstration) run(ctx context.Context) error {
-	var err error
-	if d.client, err = apiClient(d.svc.CAFile()); err != nil {
+	client, err := apiClient(d.svc.CAFile())
+	if err != nil {
 		return err
 	}
-	defer d.client.CloseIdleConnections()
+	defer client.CloseIdleConnections()
 	owner, err := control.Dial(ctx, d.settings.Dir)
 	if err != nil {
 		return err
 	}
 	defer owner.Close()
-	if d.token, err = owner.CreateToken(ctx, webhook.NewToken{
+	d.api = apiConn{send: client.Do, base: d.svc.LocalURL()}
+	if d.api.token, err = owner.CreateToken(ctx, webhook.NewToken{
 		ProgramID: demoProgram, UserID: demoUser, Name: "demo", Scopes: webhook.Scopes(),
 	}); err != nil {
 		return err
@@ -280,7 +280,8 @@ What to try next
 
 Admin UI  %s
 
-`, demoProgram, demoRetries[0], demoAdmin, d.token, curl, subscription, curl, subscription, curl, d.settings.Program, d.svc.URL(), ca, link)
+`, demoProgram, demoRetries[0], demoAdmin, d.api.token, curl, subscription, curl, subscription, curl,
+		d.settings.Program, d.svc.URL(), ca, link)
 }
 
 // subscribe creates a subscription for a receiver and gives the receiver its signing
@@ -335,23 +336,12 @@ func (d *demonstration) post(ctx context.Context, path string, request, response
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.svc.LocalURL()+path, bytes.NewReader(body))
-	if err != nil {
+	resp, answer, err := d.api.do(ctx, http.MethodPost, path, "application/json", bytes.NewReader(body))
+	switch {
+	case err != nil:
 		return err
+	case resp.StatusCode != http.StatusCreated:
+		return responseError(resp, answer)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+d.token)
-	resp, err := d.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusCreated {
-		return responseError(resp, b)
-	}
-	return json.Unmarshal(b, response)
+	return json.Unmarshal(answer, response)
 }

@@ -5,12 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
 
-	"service/internal/apply"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -51,8 +49,8 @@ func (c *eventEraseCmd) Run(ctx context.Context, std Streams) error {
 		return err
 	}
 	defer d.Close()
-	e := &eventErasure{ctx: ctx, send: d.API, program: c.Program, path: strings.Split(field, "."), value: value, dryRun: c.DryRun,
-		progress: terminal.NewProgress(std.Err)}
+	e := &eventErasure{ctx: ctx, api: apiConn{send: d.API, program: c.Program}, path: strings.Split(field, "."),
+		value: value, dryRun: c.DryRun, progress: terminal.NewProgress(std.Err)}
 	err = e.run()
 	e.progress.End()
 	if err == nil && d.store != nil && !c.DryRun {
@@ -80,8 +78,7 @@ func (c *eventEraseCmd) Run(ctx context.Context, std Streams) error {
 // eventErasure erases the matching events of a program.
 type eventErasure struct {
 	ctx      context.Context
-	send     func(*http.Request) (*http.Response, error)
-	program  string
+	api      apiConn
 	path     []string
 	value    string
 	dryRun   bool
@@ -100,7 +97,11 @@ func (e *eventErasure) run() error {
 			Data []json.RawMessage
 			Meta struct{ Pagination struct{ Next string } }
 		}
-		if err := e.call(http.MethodGet, "/v2/events?"+query.Encode(), http.StatusOK, &page); err != nil {
+		answer, err := e.api.call(e.ctx, http.MethodGet, "/v2/events?"+query.Encode(), "", nil, http.StatusOK)
+		if err == nil {
+			err = json.Unmarshal(answer, &page)
+		}
+		if err != nil {
 			return err
 		}
 		for _, event := range page.Data {
@@ -131,7 +132,7 @@ func (e *eventErasure) examine(event []byte) error {
 		return nil
 	}
 	id, _ := fields.(map[string]any)["id"].(string)
-	err := e.call(http.MethodDelete, "/v2/events/"+url.PathEscape(id), http.StatusAccepted, nil)
+	_, err := e.api.call(e.ctx, http.MethodDelete, "/v2/events/"+url.PathEscape(id), "", nil, http.StatusAccepted)
 	if err == nil {
 		e.erased++
 	}
@@ -159,33 +160,4 @@ func fieldIs(v any, path []string, value string) bool {
 		return len(path) == 0 && fmt.Sprint(v) == value
 	}
 	return false
-}
-
-// call sends a request in the program.
-func (e *eventErasure) call(method, path string, want int, out any) error {
-	req, err := http.NewRequestWithContext(e.ctx, method, path, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("X-Program-Id", e.program)
-	resp, err := e.send(req)
-	if err != nil {
-		return transportError(e.ctx, err)
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return transportError(e.ctx, err)
-	}
-	if resp.StatusCode != want {
-		problem, err := apply.ReadError(resp, answer)
-		if err != nil {
-			return err
-		}
-		return fmt.Errorf("the server responded %s: %w", resp.Status, problem)
-	}
-	if out == nil {
-		return nil
-	}
-	return json.Unmarshal(answer, out)
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"service/internal/apply"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -42,10 +42,7 @@ func (c *filterTestCmd) Run(ctx context.Context, std Streams) error {
 	base := ""
 	switch {
 	case token != "":
-		if base = c.URL; base == "" {
-			base = "https://127.0.0.1:8443"
-		}
-		base = f.apiURL("url", base, "")
+		base = f.apiURL("url", cmp.Or(c.URL, defaultURL))
 	case c.URL != "":
 		f.add("token", "is required: an access token with the scope %s", webhook.ScopeWebhooksWrite)
 	case c.Program == "":
@@ -61,37 +58,16 @@ func (c *filterTestCmd) Run(ctx context.Context, std Streams) error {
 	if err != nil {
 		return err
 	}
-	send, end, err := connectAPI(ctx, token, c.CA, c.Data)
+	api, end, err := connectAPI(ctx, base, token, c.CA, c.Data)
 	if err != nil {
 		return err
 	}
 	defer end()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v2/webhooks/filter_tests", bytes.NewReader(body))
+	api.program = c.Program
+	const path = "/v2/webhooks/filter_tests"
+	answer, err := api.call(ctx, http.MethodPost, path, "application/json", bytes.NewReader(body), http.StatusOK)
 	if err != nil {
 		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	if c.Program != "" {
-		req.Header.Set("X-Program-Id", c.Program)
-	}
-	resp, err := send(req)
-	if err != nil {
-		return transportError(ctx, err)
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
-	if err != nil {
-		return transportError(ctx, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		problem, err := apply.ReadError(resp, answer)
-		if err != nil {
-			return err
-		}
-		return fmt.Errorf("the server responded %s: %w", resp.Status, problem)
 	}
 	return c.print(std.Out, answer)
 }

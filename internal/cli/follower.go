@@ -20,12 +20,9 @@ import (
 // one after the other. It saves the cursor after each, so that none is skipped, and no more than the
 // last is repeated.
 type follower struct {
-	client  *http.Client
-	url     string // of the subscription in the API
-	token   string
-	program string // for a platform token; "" for another
-	from    string // where to begin without a cursor; "" for now
-	cursor  *cursorFile
+	apiConn
+	from   string // where to begin without a cursor; "" for now
+	cursor *cursorFile
 
 	minWait, maxWait time.Duration // between two streams
 	silence          time.Duration // of a stream that is given up
@@ -70,44 +67,17 @@ func (w *follower) run(ctx context.Context) error {
 	}
 }
 
-// get sends a request and returns the response if its status is 200.
-func (w *follower) get(ctx context.Context, url string, headers map[string]string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+w.token)
-	if w.program != "" {
-		req.Header.Set("X-Program-Id", w.program)
-	}
-	for name, value := range headers {
-		req.Header.Set(name, value)
-	}
-	resp, err := w.client.Do(req)
-	if err != nil {
-		return nil, transportError(ctx, err)
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
-	if err != nil {
-		return nil, transportError(ctx, err)
-	}
-	return nil, w.refusal(resp, body)
-}
+// path returns the path of the subscription in the API.
+func (w *follower) path() string { return "/v2/webhooks/subscriptions/" + w.cursor.subscription }
 
 // read reads the record of the subscription.
 func (w *follower) read(ctx context.Context, into any) error {
-	resp, err := w.get(ctx, w.url, nil)
-	if err != nil {
+	resp, body, err := w.do(ctx, http.MethodGet, w.path(), "", nil)
+	switch {
+	case err != nil:
 		return err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
-	if err != nil {
-		return transportError(ctx, err)
+	case resp.StatusCode != http.StatusOK:
+		return w.refusal(resp, body)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return fmt.Errorf("invalid response of the server: %w", err)
@@ -145,15 +115,19 @@ var errSilence = errors.New("the server sent nothing for a minute")
 func (w *follower) stream(ctx context.Context) error {
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	headers := map[string]string{"Accept": "text/event-stream"}
-	if w.cursor.cursor != "" {
-		headers[lastEventID] = w.cursor.cursor
-	}
-	resp, err := w.get(reading, w.eventsURL(), headers)
+	headers := map[string]string{"Accept": "text/event-stream", lastEventID: w.cursor.cursor}
+	resp, err := w.open(reading, http.MethodGet, w.eventsPath(), headers, nil)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
+		if err != nil {
+			return transportError(reading, err)
+		}
+		return w.refusal(resp, body)
+	}
 	if media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || media != "text/event-stream" {
 		return fmt.Errorf("the server does not send a stream of events but %q; check --url", resp.Header.Get("Content-Type"))
 	}

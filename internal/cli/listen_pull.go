@@ -67,7 +67,7 @@ func (c *listenCmd) pull(ctx context.Context, std Streams, conf *configuration) 
 		f.add("pull", "must be the ID of a subscription, such as 0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5")
 	}
 	w := &follower{
-		url: f.apiURL("url", c.URL, "/v2/webhooks/subscriptions/"+c.Pull), program: c.Program, from: c.From,
+		apiConn: apiConn{base: f.apiURL("url", c.URL), program: c.Program}, from: c.From,
 		minWait: pullMinWait, maxWait: pullMaxWait, silence: pullSilence, print: c.printer(std),
 		note: func(format string, args ...any) {
 			fmt.Fprintln(std.Err, terminal.Line(spelled(fmt.Sprintf(format, args...), commandName())))
@@ -86,10 +86,12 @@ func (c *listenCmd) pull(ctx context.Context, std Streams, conf *configuration) 
 	if err := f.err(); err != nil {
 		return err
 	}
-	if w.client, err = apiClient(c.CA); err != nil {
+	https, err := apiClient(c.CA)
+	if err != nil {
 		return err
 	}
-	defer w.client.CloseIdleConnections()
+	defer https.CloseIdleConnections()
+	w.send = https.Do
 	if w.cursor, err = openCursor(cmp.Or(c.CursorFile, c.Pull+".cursor"), c.Pull); err != nil {
 		return err
 	}
@@ -265,10 +267,10 @@ func (d *eventForwarder) send(ctx context.Context, a *arrival) error {
 	}
 }
 
-// eventsURL returns the URL of the subscription's events.
-func (w *follower) eventsURL() string {
+// eventsPath returns the path of the subscription's events.
+func (w *follower) eventsPath() string {
 	if w.cursor.cursor != "" || w.from == "" {
-		return w.url + "/events"
+		return w.path() + "/events"
 	}
-	return w.url + "/events?" + url.Values{"from": {w.from}}.Encode()
+	return w.path() + "/events?" + url.Values{"from": {w.from}}.Encode()
 }

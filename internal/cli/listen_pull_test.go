@@ -127,7 +127,7 @@ func follow(t *testing.T, a *logAPI) *followed {
 	t.Cleanup(s.CloseClientConnections) // the streams have no end
 	f := &followed{t: t, api: a, path: filepath.Join(t.TempDir(), "cursor"), seen: make(chan *arrival, 100)}
 	f.follower = &follower{
-		client: s.Client(), url: s.URL + "/v2/webhooks/subscriptions/" + pulledSubscription, token: "hush",
+		apiConn: apiConn{send: s.Client().Do, base: s.URL, token: "hush"},
 		minWait: time.Millisecond, maxWait: 4 * time.Millisecond, silence: time.Minute,
 		print: func(a *arrival) {
 			printed := *a

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"service/internal/apply"
 	"service/internal/certs"
 	"service/internal/terminal"
 	"service/webhook"
@@ -31,7 +32,7 @@ type publishCmd struct {
 func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 	var f configErrors
 	p := publisher{
-		url:      f.apiURL("url", c.URL, "/v2/events"),
+		api:      apiConn{base: f.apiURL("url", c.URL)},
 		retryFor: f.duration("retry-for", c.RetryFor, 0, 24*time.Hour),
 		minWait:  500 * time.Millisecond,
 		maxWait:  30 * time.Second,
@@ -55,10 +56,11 @@ func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 			return err
 		}
 	}
-	p.token = token
-	if p.client, err = apiClient(c.CA); err != nil {
+	client, err := apiClient(c.CA)
+	if err != nil {
 		return err
 	}
+	p.api.send, p.api.token = client.Do, token
 
 	in := std.In
 	if c.File != "" && c.File != "-" {
@@ -87,8 +89,8 @@ func (c *publishCmd) Run(ctx context.Context, std Streams) error {
 	return nil
 }
 
-// apiURL parses the base URL of an API and returns the URL of a path in it.
-func (f *configErrors) apiURL(flag, s, path string) string {
+// apiURL parses the base URL of an API, and returns it without a trailing slash.
+func (f *configErrors) apiURL(flag, s string) string {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http",
@@ -98,7 +100,67 @@ func (f *configErrors) apiURL(flag, s, path string) string {
 	case u.Scheme == "http" && !onLoopback(u.Hostname()):
 		f.add(flag, "must begin with https:// because http:// would send the token unencrypted; http:// is allowed for localhost only")
 	}
-	return strings.TrimSuffix(strings.TrimSuffix(s, "/"), "/v2") + path
+	return strings.TrimSuffix(strings.TrimSuffix(s, "/"), "/v2")
+}
+
+// apiConn sends requests to the API.
+type apiConn struct {
+	send    func(*http.Request) (*http.Response, error)
+	base    string // base URL without a trailing slash; "" for the admin socket
+	token   string // "" for the admin socket
+	program string // to act in; "" for the token's own
+}
+
+// open sends a request with the headers that are not empty. The caller must close the body of the
+// response.
+func (a *apiConn) open(ctx context.Context, method, path string, headers map[string]string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range headers {
+		if value != "" {
+			req.Header.Set(name, value)
+		}
+	}
+	if a.token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+	}
+	if a.program != "" {
+		req.Header.Set("X-Program-Id", a.program)
+	}
+	resp, err := a.send(req)
+	if err != nil {
+		return nil, transportError(ctx, err)
+	}
+	return resp, nil
+}
+
+// do sends a request and returns the response with its body. mediaType is that of body, "" for none.
+func (a *apiConn) do(ctx context.Context, method, path, mediaType string, body io.Reader) (*http.Response, []byte, error) {
+	resp, err := a.open(ctx, method, path, map[string]string{"Content-Type": mediaType}, body)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
+	if err != nil {
+		return nil, nil, transportError(ctx, err)
+	}
+	return resp, text, nil
+}
+
+// call is do for a response that must have the status want. It returns the body.
+func (a *apiConn) call(ctx context.Context, method, path, mediaType string, body io.Reader, want int) ([]byte, error) {
+	resp, text, err := a.do(ctx, method, path, mediaType, body)
+	if err != nil || resp.StatusCode == want {
+		return text, err
+	}
+	problem, err := apply.ReadError(resp, text)
+	if err != nil {
+		return nil, err
+	}
+	return nil, fmt.Errorf("the server responded %s: %w", resp.Status, problem)
 }
 
 // apiClient returns a client for the service's API. It trusts the certificates in the PEM

@@ -105,7 +105,7 @@ func publishTo(t *testing.T, a *eventsAPI, input string) (tally, string, error) 
 	defer server.Close()
 	var notes bytes.Buffer
 	p := publisher{
-		client: server.Client(), url: server.URL + "/v2/events", token: "hush", retryFor: time.Minute,
+		api: apiConn{send: server.Client().Do, base: server.URL, token: "hush"}, retryFor: time.Minute,
 		minWait: time.Millisecond, maxWait: 4 * time.Millisecond, progress: terminal.NewProgress(&notes),
 	}
 	err := p.publish(context.Background(), strings.NewReader(input))
@@ -222,7 +222,7 @@ func TestPublishGivesUp(t *testing.T) {
 	a := eventsAPI{fail: func(int) (int, bool) { return 503, false }}
 	server := httptest.NewServer(&a)
 	defer server.Close()
-	p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush",
+	p := publisher{api: apiConn{send: server.Client().Do, base: server.URL, token: "hush"},
 		minWait: time.Millisecond, maxWait: time.Millisecond, progress: terminal.NewProgress(io.Discard)}
 	err := p.publish(context.Background(), strings.NewReader(eventLines(2)))
 	want := "lines 1 to 2: the server responded 503 Service Unavailable: Later, please.; gave up after 0s"
@@ -248,7 +248,7 @@ func TestStableIDs(t *testing.T) {
 		server := httptest.NewServer(&a)
 		defer server.Close()
 		p := publisher{
-			client: server.Client(), url: server.URL + "/v2/events", token: "hush",
+			api:       apiConn{send: server.Client().Do, base: server.URL, token: "hush"},
 			stableIDs: file, progress: terminal.NewProgress(io.Discard),
 		}
 		if err := p.publish(t.Context(), strings.NewReader(input)); err != nil {
@@ -282,7 +282,7 @@ func TestPublishSlowSource(t *testing.T) {
 		arrived <- struct{}{}
 	}))
 	defer server.Close()
-	p := publisher{client: server.Client(), url: server.URL + "/v2/events", token: "hush", progress: terminal.NewProgress(io.Discard)}
+	p := publisher{api: apiConn{send: server.Client().Do, base: server.URL, token: "hush"}, progress: terminal.NewProgress(io.Discard)}
 	r, w := io.Pipe()
 	done := make(chan error)
 	go func() { done <- p.publish(context.Background(), r) }()

@@ -27,15 +27,13 @@ const (
 	maxChunkLines  = 1000
 	maxChunkBytes  = 1 << 20
 	maxLineBytes   = 2 * webhook.MaxEventBytes // allows white space; the server limits the event itself
-	maxAPIResponse = 4 << 20
+	maxAPIResponse = 64 << 20                  // longer than a page of events
 )
 
 // publisher posts events as NDJSON. It gives every event an ID before it sends the event, so that a
 // retry adds no event twice.
 type publisher struct {
-	client   *http.Client
-	url      string
-	token    string
+	api      apiConn
 	retryFor time.Duration // how long to retry one chunk
 	minWait  time.Duration // the first wait; it doubles up to maxWait
 	maxWait  time.Duration
@@ -180,20 +178,9 @@ func (p *publisher) send(ctx context.Context, body []byte) error {
 
 // post sends one request.
 func (p *publisher) post(ctx context.Context, body []byte) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
+	resp, b, err := p.api.do(ctx, http.MethodPost, "/v2/events", "application/x-ndjson", bytes.NewReader(body))
 	if err != nil {
 		return err
-	}
-	req.Header.Set("Content-Type", "application/x-ndjson")
-	req.Header.Set("Authorization", "Bearer "+p.token)
-	resp, err := p.client.Do(req)
-	if err != nil {
-		return transportError(ctx, err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAPIResponse))
-	if err != nil {
-		return transportError(ctx, err)
 	}
 	if resp.StatusCode == http.StatusCreated {
 		var result struct {

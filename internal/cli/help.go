@@ -44,24 +44,6 @@ func setVariables(k *kong.Kong) error {
 	return nil
 }
 
-// flagGroups groups the settings of serve for its help. A name that ends with - is a
-// prefix.
-var flagGroups = []struct {
-	title string
-	flags []string
-}{
-	{"Data and keys", []string{"config", "data", "secret-key-file", "retention", "retention-", "min-free-disk"}},
-	{"Addresses and HTTPS", []string{"listen", "domain", "acme-", "http-listen", "tls", "trusted-proxy", "public-url"}},
-	{"Delivery", []string{"allow-", "retry-", "attempt-timeout", "max-in-flight", "max-connections", "batch-", "egress-note"}},
-	{"Failing subscriptions", []string{"failing-after", "rejecting-after", "disable-after"}},
-	{"Alerts", []string{"alert-", "smtp-"}},
-	{"Sign-in of admins", []string{"oidc-"}},
-	{"Portal", []string{"portal-"}},
-	{"Limits and shutdown", []string{"rate-limit", "platform-rate-limit", "token-prefix", "request-timeout", "max-subscriptions", "grace"}},
-	{"Replica and standby", []string{"litestream", "acknowledge", "acknowledge-", "verify-replica", "lease"}},
-	{"Log", []string{"log-"}},
-}
-
 // groupFlags groups the flags of serve and the subcommands of every command. The help of other
 // commands that accept all settings of serve refers to the help of serve.
 func groupFlags(k *kong.Kong) error {
@@ -69,15 +51,16 @@ func groupFlags(k *kong.Kong) error {
 	walk = func(n *kong.Node) {
 		all := len(n.Flags) > 20
 		for _, flag := range n.Flags {
-			switch group := groupOf(flag.Name); {
+			setting := flag.Group != nil // of serve
+			switch {
 			case n.Parent == nil:
 				flag.Group = &kong.Group{Key: "general", Title: "General:"} // after the command's own
 			case !all && slices.Contains(commonFlags, flag.Name):
 				flag.Group = &kong.Group{Key: "common", Title: "Data and configuration:"} // after the command's own
-			case all && n.Name == "serve":
-				flag.Group = group
-			case all && group != nil && !slices.Contains(settingsToFind, flag.Name):
-				flag.Hidden = true
+			case setting && n.Name == "serve":
+				flag.Group.Title += ":"
+			case setting:
+				flag.Group, flag.Hidden = nil, !slices.Contains(settingsToFind, flag.Name)
 			}
 		}
 		if all && n.Name != "serve" {
@@ -105,17 +88,6 @@ var commonFlags = []string{"config", "data", "secret-key-file"}
 
 // settingsToFind are the settings that tell a command where to look.
 var settingsToFind = []string{"config", "data", "secret-key-file", "listen", "litestream"}
-
-func groupOf(flag string) *kong.Group {
-	for _, g := range flagGroups {
-		for _, name := range g.flags {
-			if name == flag || strings.HasSuffix(name, "-") && strings.HasPrefix(flag, name) {
-				return &kong.Group{Key: g.title, Title: g.title + ":"}
-			}
-		}
-	}
-	return nil
-}
 
 // commandGroups are the groups of commands in the help, in order.
 var commandGroups = []struct{ key, title string }{

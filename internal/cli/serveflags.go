@@ -17,64 +17,65 @@ import (
 	"service/webhook"
 )
 
-// serveFlags are the settings of serve, and the keys of a configuration file.
+// serveFlags are the settings of serve, and the keys of a configuration file, with their group in the
+// help.
 type serveFlags struct {
-	dataFlag
-	keyFlag
-	Listen             string   `default:"auto" placeholder:"ADDR" help:"Address of the API and the admin UI. auto is 127.0.0.1:8443, or :443 with --domain."`
-	Domain             []string `placeholder:"NAME" help:"Public domain names or IP addresses of the service. It obtains and renews certificates for them through ACME. Passkeys and HSTS need a name."`
-	ACMEEmail          string   `name:"acme-email" placeholder:"EMAIL" help:"Contact address for the certificate authority."`
-	ACMECA             string   `name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"ACME directory of the certificate authority. By using it you accept its terms of service."`
-	ACMECARoot         string   `name:"acme-ca-root" placeholder:"FILE" help:"PEM file of certificates to trust for the ACME server, instead of the system's."`
-	HTTPListen         string   `name:"http-listen" default:"auto" placeholder:"ADDR" help:"Address for plain HTTP: ACME challenges and redirects to HTTPS. auto is :80 with --domain, otherwise off."`
-	TLS                string   `name:"tls" default:"auto" placeholder:"auto|off" help:"auto: HTTPS; without --domain, with a certificate of a local CA (ca.pem in the data directory). off: plain HTTP, only on a loopback address or behind --trusted-proxy."`
-	TrustedProxy       []string `placeholder:"CIDR" help:"Proxies to trust for X-Forwarded-For and X-Forwarded-Proto, as addresses or networks."`
-	PublicURL          string   `name:"public-url" placeholder:"URL" help:"URL at which clients reach the service through a proxy, such as https://hooks.example.com. Links to pages, sign-in through OpenID Connect and passkeys use it. Default: the domain or the listen address."`
-	AllowDestination   []string `placeholder:"CIDR" help:"Private addresses or networks that subscriptions may target, such as 10.1.0.0/16. Default: none, only the public internet."`
-	AllowHTTP          bool     `name:"allow-http" help:"Permit http:// URLs for subscriptions."`
-	RetrySchedule      string   `default:"5s,5m,30m,2h" placeholder:"LIST" help:"Waits between the five attempts of a delivery."`
-	RetryJitter        string   `default:"0.2" placeholder:"X" help:"Random variation of each wait, as a fraction from 0 to 1: 0.2 is ±20%."`
-	AttemptTimeout     string   `default:"10s" placeholder:"D" help:"Time limit of one attempt, from dialing to the end of the response."`
-	MaxInFlight        string   `default:"8" placeholder:"N" help:"Maximum deliveries in flight per subscription."`
-	MaxConnections     string   `default:"512" placeholder:"N" help:"Maximum deliveries in flight in total."`
-	BatchSize          string   `default:"100" placeholder:"N" help:"Maximum events in one delivery, 1 to 1000. A subscription's max_events can lower it."`
-	BatchWindow        string   `default:"0s" placeholder:"D" help:"Maximum time to wait for more events before sending a batch."`
-	EgressNote         string   `placeholder:"TEXT" help:"Which addresses deliveries come from, as a sentence for partners on the page /docs/receiving."`
-	FailingAfter       string   `default:"10" placeholder:"N" help:"Consecutive attempts with a 5xx or no response, over at least a minute, after which a subscription is failing. Its events then wait, and single attempts (probes) are made until one succeeds. 0 is never."`
-	RejectingAfter     string   `default:"5" placeholder:"N" help:"Consecutive responses other than 2xx and 5xx after which a subscription is failing. 0 is never."`
-	DisableAfter       string   `default:"0" placeholder:"D" help:"Time after which a failing subscription is disabled: no more probes and deliveries until it is activated. 0 is never."`
-	Retention          string   `default:"30d" placeholder:"D" help:"Age at which events and completed deliveries are removed. Must be longer than a delivery can take with --retry-schedule."`
-	RetentionDelivered string   `placeholder:"D" help:"Shorter retention of successful deliveries. Default: --retention."`
-	RetentionAudit     string   `default:"365d" placeholder:"D" help:"Age at which entries of the audit log are removed. 0 is never."`
-	MinFreeDisk        string   `default:"auto" placeholder:"SIZE" help:"Free disk space below which events are rejected, such as 1GiB; 0 is no limit. auto is 5% of the disk, at least 16MiB and at most 256MiB."`
-	AlertURL           string   `name:"alert-url" placeholder:"URL" help:"URL that receives alerts as webhooks, for example about a failing subscription. They are signed with alert.secret in the data directory."`
-	AlertURLFile       string   `name:"alert-url-file" placeholder:"FILE" help:"File with the alert URL, instead of --alert-url."`
-	SMTPHost           string   `name:"smtp-host" placeholder:"HOST" help:"Mail server for alerts by email, HOST or HOST:PORT (default port 587; 465 for implicit TLS). TLS is required unless it runs on this machine."`
-	SMTPUser           string   `name:"smtp-user" placeholder:"USER" help:"User name for the mail server."`
-	SMTPPasswordFile   string   `name:"smtp-password-file" placeholder:"FILE" help:"File with the password for the mail server."`
-	SMTPFrom           string   `name:"smtp-from" placeholder:"EMAIL" help:"Sender address of alerts by email."`
-	OIDCIssuer         string   `name:"oidc-issuer" placeholder:"URL" help:"OpenID Connect provider through which admins sign in. Its metadata is read when it is first needed."`
-	OIDCClientID       string   `name:"oidc-client-id" placeholder:"ID" help:"Client ID of the service at the provider."`
-	OIDCSecretFile     string   `name:"oidc-client-secret-file" placeholder:"FILE" help:"File with the client secret. Without one, the service is a public client and relies on PKCE."`
-	OIDCRole           []string `name:"oidc-role" placeholder:"CLAIM=VALUE:ROLE" help:"Role (viewer, operator or owner) of those with a value in a claim, such as groups=service-admins:owner. The highest role applies. Write a comma in a value as \\,."`
-	OIDCName           string   `name:"oidc-name" placeholder:"NAME" help:"Name of the provider on the sign-in page. Default: the host of --oidc-issuer."`
-	OIDCScope          []string `name:"oidc-scope" placeholder:"SCOPE" help:"Scopes to request in addition to openid, email, profile, and groups if the provider lists it."`
-	PortalName         string   `placeholder:"NAME" help:"Your name in the portal, the pages that partners open from a link. Default: Webhooks."`
-	PortalLogo         string   `placeholder:"FILE" help:"PNG or JPEG file shown in the portal in place of the name, at most 256 KiB."`
-	PortalColor        string   `placeholder:"COLOR" help:"Color of links and buttons in the portal, such as #5140c9. It needs enough contrast for text."`
-	RateLimit          string   `default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit. A program can have its own."`
-	PlatformRateLimit  string   `default:"0" placeholder:"N" help:"Maximum API requests per platform token in 60 seconds, not counting requests that select a program. 0 is no limit."`
-	TokenPrefix        string   `default:"svc_" placeholder:"PREFIX" help:"First characters of new access tokens, such as svc_2_, by which a proxy in front of several installations can route. Tokens with another prefix stay valid."`
-	RequestTimeout     string   `default:"30s" placeholder:"D" help:"Time limit of one API request, and of a pause within a stream of events."`
-	MaxSubscriptions   string   `default:"100" placeholder:"N" help:"Maximum subscriptions per program. 0 is no limit."`
-	Grace              string   `default:"10s" placeholder:"D" help:"Shutdown timeout for requests in flight, and then the same again for delivery attempts in flight."`
-	Litestream         string   `placeholder:"FILE" help:"Replica configuration in Litestream's format, or off. Default: litestream.yml in ${config}, if it exists."`
-	Acknowledge        string   `default:"local" placeholder:"local|replica" help:"When a write gets its 2xx: local, once it is on this host's disk; replica, once it is in the replica too."`
-	AckTimeout         string   `name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: maximum wait for the replica before a write fails with 503."`
-	VerifyReplica      string   `default:"24h" placeholder:"D" help:"Interval at which the replica is compared with the database. 0 is never."`
-	Lease              string   `default:"0" placeholder:"D" help:"Lease duration for automatic failover, such as 30s. Start every node with the same flags: the one that holds the lease in the replica's bucket serves, the others follow and take over when it ends. 0 is no lease."`
-	LogFormat          string   `default:"text" placeholder:"text|json" help:"Format of the log on stderr."`
-	LogLevel           string   `default:"info" placeholder:"debug|info|warn|error" help:"Minimum log level. With --demo the default is warn, and info has no effect."`
+	dataFlag           `group:"Data and keys"`
+	keyFlag            `group:"Data and keys"`
+	Listen             string   `group:"Addresses and HTTPS" default:"auto" placeholder:"ADDR" help:"Address of the API and the admin UI. auto is 127.0.0.1:8443, or :443 with --domain."`
+	Domain             []string `group:"Addresses and HTTPS" placeholder:"NAME" help:"Public domain names or IP addresses of the service. It obtains and renews certificates for them through ACME. Passkeys and HSTS need a name."`
+	ACMEEmail          string   `group:"Addresses and HTTPS" name:"acme-email" placeholder:"EMAIL" help:"Contact address for the certificate authority."`
+	ACMECA             string   `group:"Addresses and HTTPS" name:"acme-ca" default:"https://acme-v02.api.letsencrypt.org/directory" placeholder:"URL" help:"ACME directory of the certificate authority. By using it you accept its terms of service."`
+	ACMECARoot         string   `group:"Addresses and HTTPS" name:"acme-ca-root" placeholder:"FILE" help:"PEM file of certificates to trust for the ACME server, instead of the system's."`
+	HTTPListen         string   `group:"Addresses and HTTPS" name:"http-listen" default:"auto" placeholder:"ADDR" help:"Address for plain HTTP: ACME challenges and redirects to HTTPS. auto is :80 with --domain, otherwise off."`
+	TLS                string   `group:"Addresses and HTTPS" name:"tls" default:"auto" placeholder:"auto|off" help:"auto: HTTPS; without --domain, with a certificate of a local CA (ca.pem in the data directory). off: plain HTTP, only on a loopback address or behind --trusted-proxy."`
+	TrustedProxy       []string `group:"Addresses and HTTPS" placeholder:"CIDR" help:"Proxies to trust for X-Forwarded-For and X-Forwarded-Proto, as addresses or networks."`
+	PublicURL          string   `group:"Addresses and HTTPS" name:"public-url" placeholder:"URL" help:"URL at which clients reach the service through a proxy, such as https://hooks.example.com. Links to pages, sign-in through OpenID Connect and passkeys use it. Default: the domain or the listen address."`
+	AllowDestination   []string `group:"Delivery" placeholder:"CIDR" help:"Private addresses or networks that subscriptions may target, such as 10.1.0.0/16. Default: none, only the public internet."`
+	AllowHTTP          bool     `group:"Delivery" name:"allow-http" help:"Permit http:// URLs for subscriptions."`
+	RetrySchedule      string   `group:"Delivery" default:"5s,5m,30m,2h" placeholder:"LIST" help:"Waits between the five attempts of a delivery."`
+	RetryJitter        string   `group:"Delivery" default:"0.2" placeholder:"X" help:"Random variation of each wait, as a fraction from 0 to 1: 0.2 is ±20%."`
+	AttemptTimeout     string   `group:"Delivery" default:"10s" placeholder:"D" help:"Time limit of one attempt, from dialing to the end of the response."`
+	MaxInFlight        string   `group:"Delivery" default:"8" placeholder:"N" help:"Maximum deliveries in flight per subscription."`
+	MaxConnections     string   `group:"Delivery" default:"512" placeholder:"N" help:"Maximum deliveries in flight in total."`
+	BatchSize          string   `group:"Delivery" default:"100" placeholder:"N" help:"Maximum events in one delivery, 1 to 1000. A subscription's max_events can lower it."`
+	BatchWindow        string   `group:"Delivery" default:"0s" placeholder:"D" help:"Maximum time to wait for more events before sending a batch."`
+	EgressNote         string   `group:"Delivery" placeholder:"TEXT" help:"Which addresses deliveries come from, as a sentence for partners on the page /docs/receiving."`
+	FailingAfter       string   `group:"Failing subscriptions" default:"10" placeholder:"N" help:"Consecutive attempts with a 5xx or no response, over at least a minute, after which a subscription is failing. Its events then wait, and single attempts (probes) are made until one succeeds. 0 is never."`
+	RejectingAfter     string   `group:"Failing subscriptions" default:"5" placeholder:"N" help:"Consecutive responses other than 2xx and 5xx after which a subscription is failing. 0 is never."`
+	DisableAfter       string   `group:"Failing subscriptions" default:"0" placeholder:"D" help:"Time after which a failing subscription is disabled: no more probes and deliveries until it is activated. 0 is never."`
+	Retention          string   `group:"Data and keys" default:"30d" placeholder:"D" help:"Age at which events and completed deliveries are removed. Must be longer than a delivery can take with --retry-schedule."`
+	RetentionDelivered string   `group:"Data and keys" placeholder:"D" help:"Shorter retention of successful deliveries. Default: --retention."`
+	RetentionAudit     string   `group:"Data and keys" default:"365d" placeholder:"D" help:"Age at which entries of the audit log are removed. 0 is never."`
+	MinFreeDisk        string   `group:"Data and keys" default:"auto" placeholder:"SIZE" help:"Free disk space below which events are rejected, such as 1GiB; 0 is no limit. auto is 5% of the disk, at least 16MiB and at most 256MiB."`
+	AlertURL           string   `group:"Alerts" name:"alert-url" placeholder:"URL" help:"URL that receives alerts as webhooks, for example about a failing subscription. They are signed with alert.secret in the data directory."`
+	AlertURLFile       string   `group:"Alerts" name:"alert-url-file" placeholder:"FILE" help:"File with the alert URL, instead of --alert-url."`
+	SMTPHost           string   `group:"Alerts" name:"smtp-host" placeholder:"HOST" help:"Mail server for alerts by email, HOST or HOST:PORT (default port 587; 465 for implicit TLS). TLS is required unless it runs on this machine."`
+	SMTPUser           string   `group:"Alerts" name:"smtp-user" placeholder:"USER" help:"User name for the mail server."`
+	SMTPPasswordFile   string   `group:"Alerts" name:"smtp-password-file" placeholder:"FILE" help:"File with the password for the mail server."`
+	SMTPFrom           string   `group:"Alerts" name:"smtp-from" placeholder:"EMAIL" help:"Sender address of alerts by email."`
+	OIDCIssuer         string   `group:"Sign-in of admins" name:"oidc-issuer" placeholder:"URL" help:"OpenID Connect provider through which admins sign in. Its metadata is read when it is first needed."`
+	OIDCClientID       string   `group:"Sign-in of admins" name:"oidc-client-id" placeholder:"ID" help:"Client ID of the service at the provider."`
+	OIDCSecretFile     string   `group:"Sign-in of admins" name:"oidc-client-secret-file" placeholder:"FILE" help:"File with the client secret. Without one, the service is a public client and relies on PKCE."`
+	OIDCRole           []string `group:"Sign-in of admins" name:"oidc-role" placeholder:"CLAIM=VALUE:ROLE" help:"Role (viewer, operator or owner) of those with a value in a claim, such as groups=service-admins:owner. The highest role applies. Write a comma in a value as \\,."`
+	OIDCName           string   `group:"Sign-in of admins" name:"oidc-name" placeholder:"NAME" help:"Name of the provider on the sign-in page. Default: the host of --oidc-issuer."`
+	OIDCScope          []string `group:"Sign-in of admins" name:"oidc-scope" placeholder:"SCOPE" help:"Scopes to request in addition to openid, email, profile, and groups if the provider lists it."`
+	PortalName         string   `group:"Portal" placeholder:"NAME" help:"Your name in the portal, the pages that partners open from a link. Default: Webhooks."`
+	PortalLogo         string   `group:"Portal" placeholder:"FILE" help:"PNG or JPEG file shown in the portal in place of the name, at most 256 KiB."`
+	PortalColor        string   `group:"Portal" placeholder:"COLOR" help:"Color of links and buttons in the portal, such as #5140c9. It needs enough contrast for text."`
+	RateLimit          string   `group:"Limits and shutdown" default:"1000" placeholder:"N" help:"Maximum API requests per program (tenant) in 60 seconds. 0 is no limit. A program can have its own."`
+	PlatformRateLimit  string   `group:"Limits and shutdown" default:"0" placeholder:"N" help:"Maximum API requests per platform token in 60 seconds, not counting requests that select a program. 0 is no limit."`
+	TokenPrefix        string   `group:"Limits and shutdown" default:"svc_" placeholder:"PREFIX" help:"First characters of new access tokens, such as svc_2_, by which a proxy in front of several installations can route. Tokens with another prefix stay valid."`
+	RequestTimeout     string   `group:"Limits and shutdown" default:"30s" placeholder:"D" help:"Time limit of one API request, and of a pause within a stream of events."`
+	MaxSubscriptions   string   `group:"Limits and shutdown" default:"100" placeholder:"N" help:"Maximum subscriptions per program. 0 is no limit."`
+	Grace              string   `group:"Limits and shutdown" default:"10s" placeholder:"D" help:"Shutdown timeout for requests in flight, and then the same again for delivery attempts in flight."`
+	Litestream         string   `group:"Replica and standby" placeholder:"FILE" help:"Replica configuration in Litestream's format, or off. Default: litestream.yml in ${config}, if it exists."`
+	Acknowledge        string   `group:"Replica and standby" default:"local" placeholder:"local|replica" help:"When a write gets its 2xx: local, once it is on this host's disk; replica, once it is in the replica too."`
+	AckTimeout         string   `group:"Replica and standby" name:"acknowledge-timeout" default:"5s" placeholder:"D" help:"With --acknowledge replica: maximum wait for the replica before a write fails with 503."`
+	VerifyReplica      string   `group:"Replica and standby" default:"24h" placeholder:"D" help:"Interval at which the replica is compared with the database. 0 is never."`
+	Lease              string   `group:"Replica and standby" default:"0" placeholder:"D" help:"Lease duration for automatic failover, such as 30s. Start every node with the same flags: the one that holds the lease in the replica's bucket serves, the others follow and take over when it ends. 0 is no lease."`
+	LogFormat          string   `group:"Log" default:"text" placeholder:"text|json" help:"Format of the log on stderr."`
+	LogLevel           string   `group:"Log" default:"info" placeholder:"debug|info|warn|error" help:"Minimum log level. With --demo the default is warn, and info has no effect."`
 }
 
 // settings parses the flags. Its error lists all invalid flags.

@@ -11,11 +11,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"path/filepath"
 	"time"
 
 	"service/internal/certs"
+	"service/internal/control"
 	"service/internal/server"
 )
 
@@ -74,7 +74,7 @@ func askReady(ctx context.Context, s *server.Config) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s did not respond in time", readyURL)
 		}
-		return fmt.Errorf("%s did not respond: %w", readyURL, withoutURL(err))
+		return fmt.Errorf("%s did not respond: %w", readyURL, control.WithoutURL(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
@@ -102,13 +102,4 @@ func localAddress(listen string) string {
 		host = "::1"
 	}
 	return net.JoinHostPort(host, port)
-}
-
-// withoutURL returns an error of an HTTP client without the method and URL.
-func withoutURL(err error) error {
-	var urlErr *url.Error
-	if errors.As(err, &urlErr) {
-		return urlErr.Err
-	}
-	return err
 }

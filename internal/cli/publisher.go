@@ -9,14 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strconv"
 	"time"
 
 	"service/internal/apply"
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -154,25 +153,21 @@ func lineRange(lines []int) string {
 
 // send posts events until the server accepts or refuses them, or retryFor has passed.
 func (p *publisher) send(ctx context.Context, body []byte) error {
-	giveUp := time.Now().Add(p.retryFor)
-	wait := p.minWait
+	giveUp, wait := time.Now().Add(p.retryFor), newBackoff(p.minWait, p.maxWait)
 	for {
 		err := p.post(ctx, body)
 		var temporary temporaryError
 		if err == nil || !errors.As(err, &temporary) || ctx.Err() != nil {
 			return err
 		}
-		pause := max(wait/2+rand.N(wait/2+1), temporary.retryAfter)
+		pause := wait.next(temporary.retryAfter)
 		if time.Now().Add(pause).After(giveUp) {
 			return fmt.Errorf("%w; gave up after %s", err, formatDuration(p.retryFor))
 		}
-		p.progress.Note("%v; retrying in %s", err, pause.Round(time.Millisecond))
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		p.progress.Note("%v; retrying in %s", err, pause)
+		if pauseFor(ctx, pause) != nil {
 			return fmt.Errorf("%w; interrupted", err)
 		}
-		wait = min(2*wait, p.maxWait)
 	}
 }
 
@@ -217,10 +212,7 @@ func transportError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
-	var urlErr *url.Error
-	if errors.As(err, &urlErr) {
-		err = urlErr.Err // without the URL
-	}
+	err = control.WithoutURL(err)
 	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &cert):

@@ -2,19 +2,20 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"service/internal/control"
 	"service/internal/terminal"
 	"service/webhook"
 )
@@ -130,9 +131,9 @@ func readArrival(h http.Header, body []byte) *arrival {
 	if json.Unmarshal(body, &d) == nil {
 		a.Events, a.Body = d.Events, body
 	}
-	a.DeliveryID = or(h.Get("X-Service-Delivery"), d.DeliveryID)
-	a.SubscriptionID = or(h.Get("X-Service-Subscription"), d.SubscriptionID)
-	a.ProgramID = or(h.Get("X-Service-Program"), d.ProgramID)
+	a.DeliveryID = cmp.Or(h.Get("X-Service-Delivery"), d.DeliveryID)
+	a.SubscriptionID = cmp.Or(h.Get("X-Service-Subscription"), d.SubscriptionID)
+	a.ProgramID = cmp.Or(h.Get("X-Service-Program"), d.ProgramID)
 	switch {
 	case len(d.Events) == 0:
 		a.Note = "not a delivery: the body has no events"
@@ -140,13 +141,6 @@ func readArrival(h http.Header, body []byte) *arrival {
 		a.Note = "the ids in headers and body differ"
 	}
 	return a
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // verifyAndCount verifies the signature and counts the attempts of the delivery. The caller must
@@ -191,7 +185,7 @@ func (a *arrival) line(c colors) string {
 	if a.pulled {
 		fmt.Fprintf(&b, "%s  event %s  %s", clock, terminal.Escape(a.Events[0].ID), c.paint(bold, terminal.Escape(a.Events[0].Name)))
 	} else {
-		fmt.Fprintf(&b, "%s  delivery %s", clock, terminal.Escape(or(a.DeliveryID, "without an id")))
+		fmt.Fprintf(&b, "%s  delivery %s", clock, terminal.Escape(cmp.Or(a.DeliveryID, "without an id")))
 		fmt.Fprintf(&b, "  %s: %s", webhook.Count(len(a.Events), "event"), c.paint(bold, terminal.Escape(eventNames(a.Events))))
 	}
 	if a.Times > 1 {
@@ -327,11 +321,7 @@ func (f *forwarder) send(ctx context.Context, h http.Header, body []byte) (int, 
 	}
 	resp, err := f.client.Do(req)
 	if err != nil {
-		var urlErr *url.Error
-		if errors.As(err, &urlErr) {
-			err = urlErr.Err
-		}
-		return 0, err
+		return 0, control.WithoutURL(err)
 	}
 	defer resp.Body.Close()
 	io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // lets the transport reuse the connection

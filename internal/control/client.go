@@ -42,7 +42,7 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return nil, ErrNoServer
 	case err != nil:
-		return nil, fmt.Errorf("connect to the running server: %w", withoutURL(err))
+		return nil, fmt.Errorf("connect to the running server: %w", WithoutURL(err))
 	}
 	conn.Close()
 	return &Client{&http.Client{Transport: &http.Transport{DialContext: dial}}, func() error { return nil }}, nil
@@ -131,7 +131,7 @@ func (c *Client) Stream(ctx context.Context, method, path string, in any, use fu
 	}
 	resp, err := c.API(req)
 	if err != nil {
-		return fmt.Errorf("connect to the running server: %w", withoutURL(err))
+		return fmt.Errorf("connect to the running server: %w", WithoutURL(err))
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < http.StatusBadRequest {
@@ -177,8 +177,8 @@ func (c *Client) API(req *http.Request) (*http.Response, error) {
 	return c.http.Do(req)
 }
 
-// withoutURL returns an error of an HTTP client without the method and URL.
-func withoutURL(err error) error {
+// WithoutURL returns an error of an HTTP client without the method and URL.
+func WithoutURL(err error) error {
 	var urlErr *url.Error
 	if errors.As(err, &urlErr) {
 		return urlErr.Err

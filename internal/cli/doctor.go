@@ -193,27 +193,16 @@ func (d *diagnosis) configuration(err error) {
 
 // environment looks for harmful and for misspelled variables.
 func (d *diagnosis) environment(environ []string, app *kong.Node) {
-	var known []string
-	for _, c := range commandTree(app, nil) {
-		for _, f := range c.flags {
-			known = append(known, f.Envs...)
-		}
+	before := len(*d)
+	if slices.ContainsFunc(environ, func(v string) bool { return strings.HasPrefix(v, "AWS_CA_BUNDLE=") && v != "AWS_CA_BUNDLE=" }) {
+		d.add(doctor.LevelWarn, "environment", "Remove it from the environment and add its certificates to the system's.",
+			"AWS_CA_BUNDLE is set; the service ignores it because the replica's S3 client fails with it")
 	}
-	wrong := false
-	for _, v := range environ {
-		name, value, _ := strings.Cut(v, "=")
-		switch {
-		case name == "AWS_CA_BUNDLE" && value != "":
-			d.add(doctor.LevelWarn, "environment", "Remove it from the environment and add its certificates to the system's.",
-				"AWS_CA_BUNDLE is set; the service ignores it because the replica's S3 client fails with it")
-			wrong = true
-		case strings.HasPrefix(name, "SERVICE_") && !slices.Contains(known, name) && !strings.HasPrefix(name, "SERVICE_TEST_"):
-			d.add(doctor.LevelWarn, "environment", "Correct the name or remove the variable.",
-				"unknown variable %s (did you mean %s?)", name, terminal.Nearest(name, known))
-			wrong = true
-		}
+	environ = slices.DeleteFunc(environ, func(v string) bool { return strings.HasPrefix(v, "SERVICE_TEST_") })
+	for _, warning := range unknownVariables(app, environ) {
+		d.add(doctor.LevelWarn, "environment", "Correct the name or remove the variable.", "%s", warning)
 	}
-	if !wrong {
+	if len(*d) == before {
 		d.ok("environment", "no unknown or harmful variables")
 	}
 }

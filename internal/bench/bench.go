@@ -27,6 +27,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"golang.org/x/sync/errgroup"
 
 	"service/internal/control"
 	"service/internal/terminal"
@@ -291,7 +292,7 @@ func (s *subject) awaitSink(ctx context.Context, field string, want int, noun st
 // next event after the response to the last.
 func requests(ctx context.Context, s *subject) error {
 	began := time.Now()
-	return s.inParallel(ctx, s.Workload.Publishers, func(worker *publisher) error {
+	return s.inParallel(ctx, s.Workload.Publishers, func(ctx context.Context, worker *publisher) error {
 		for {
 			n, at := int(s.next.Add(1))-1, time.Now()
 			if s.Rate > 0 {
@@ -451,24 +452,20 @@ func (s *subject) publishToOne(ctx context.Context, data string) error {
 	return s.sinkBegin(ctx, s.events, s.Subscriptions)
 }
 
-// inParallel runs publishers until all are done or one fails.
-func (s *subject) inParallel(ctx context.Context, publishers int, publish func(*publisher) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var working sync.WaitGroup
+// inParallel runs publishers until all are done or one fails, which ends the context of the others.
+func (s *subject) inParallel(ctx context.Context, publishers int, publish func(context.Context, *publisher) error) error {
+	g, ctx := errgroup.WithContext(ctx)
 	for range publishers {
-		working.Go(func() {
+		g.Go(func() error {
 			p := &publisher{s: s}
-			if err := publish(p); err != nil {
-				cancel(err)
-			}
+			err := publish(ctx, p)
 			s.publishedMu.Lock()
 			defer s.publishedMu.Unlock()
 			s.published = append(s.published, p.took...)
+			return err
 		})
 	}
-	working.Wait()
-	return context.Cause(ctx)
+	return g.Wait()
 }
 
 // publisher publishes events one after the other.
@@ -540,25 +537,19 @@ func (b *runner) plainClient(ctx context.Context, connections int, header http.H
 	if err := s.sinkBegin(ctx, 1, 1); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var posts atomic.Int64
 	began := time.Now()
 	until := began.Add(b.Time / 4)
-	var working sync.WaitGroup
-	for range connections {
-		working.Go(func() {
-			for time.Now().Before(until) && ctx.Err() == nil {
-				if err := s.postRaw(ctx, header, body); err != nil {
-					cancel(err)
-					return
-				}
-				posts.Add(1)
+	err := s.inParallel(ctx, connections, func(ctx context.Context, _ *publisher) error {
+		for time.Now().Before(until) {
+			if err := s.postRaw(ctx, header, body); err != nil {
+				return err
 			}
-		})
-	}
-	working.Wait()
-	return float64(posts.Load()) / time.Since(began).Seconds(), context.Cause(ctx)
+			posts.Add(1)
+		}
+		return nil
+	})
+	return float64(posts.Load()) / time.Since(began).Seconds(), err
 }
 
 func (s *subject) postRaw(ctx context.Context, header http.Header, body []byte) error {
@@ -595,7 +586,7 @@ func (s *subject) subscribeOthers(ctx context.Context) error {
 // to arrive.
 func (s *subject) subscribe(ctx context.Context, subscriptions int, event string) error {
 	var next atomic.Int64
-	err := s.inParallel(ctx, s.Config.Publishers, func(*publisher) error {
+	err := s.inParallel(ctx, s.Config.Publishers, func(ctx context.Context, _ *publisher) error {
 		for {
 			n := int(next.Add(1)) - 1
 			if n >= subscriptions {

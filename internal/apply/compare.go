@@ -6,11 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math/big"
 	"slices"
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"service/webhook"
 )
 
 // settingOrder is the order in which changes of settings are printed.
@@ -137,7 +138,7 @@ func compareValues(a, b any, at string, all *[]string) {
 			return
 		}
 	case json.Number:
-		if y, ok := b.(json.Number); ok && sameNumber(x, y) {
+		if y, ok := b.(json.Number); ok && (x == y || webhook.SameNumber(string(x), string(y))) {
 			return
 		}
 	default: // comparable: a text, a boolean or null
@@ -163,16 +164,6 @@ func compareObjects(a, b map[string]any, at string, all *[]string) {
 			compareValues(x, y, at+"."+name, all)
 		}
 	}
-}
-
-// sameNumber compares numbers exactly: 1 and 1.0 are the same, and large integers keep all digits.
-func sameNumber(a, b json.Number) bool {
-	if a == b || overflows(string(a)) || overflows(string(b)) {
-		return a == b
-	}
-	x, okX := new(big.Rat).SetString(string(a))
-	y, okY := new(big.Rat).SetString(string(b))
-	return okX && okY && x.Cmp(y) == 0
 }
 
 // brief returns a value as JSON, shortened.

@@ -48,16 +48,11 @@ func (c *configValidateCmd) Run(std Streams, ctx *kong.Context) error {
 // SERVICE_ and that no command reads.
 func unknownVariables(app *kong.Node, environ []string) []string {
 	var names, warnings []string
-	var collect func(*kong.Node)
-	collect = func(n *kong.Node) {
+	for _, n := range nodes(app) {
 		for _, flag := range n.Flags {
 			names = append(names, flag.Envs...)
 		}
-		for _, child := range n.Children {
-			collect(child)
-		}
 	}
-	collect(app)
 	for _, variable := range slices.Sorted(slices.Values(environ)) {
 		name, _, _ := strings.Cut(variable, "=")
 		if strings.HasPrefix(name, "SERVICE_") && !slices.Contains(names, name) {

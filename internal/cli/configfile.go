@@ -44,18 +44,9 @@ type entry struct {
 // fileFlags returns the flags that a configuration file may set: those of serve except
 // --config and --demo.
 func fileFlags(app *kong.Node) []*kong.Flag {
-	var all []*kong.Flag
-	for _, command := range app.Children {
-		if command.Name != "serve" {
-			continue
-		}
-		for _, flag := range command.Flags {
-			if flag.Name != "config" && flag.Name != "demo" {
-				all = append(all, flag)
-			}
-		}
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(serveNode(app).Flags), func(flag *kong.Flag) bool {
+		return flag.Name == "config" || flag.Name == "demo"
+	})
 }
 
 // load reads the file and adds its errors to c.errs.

@@ -22,33 +22,36 @@ var ownVariables = []string{
 // as --force should be given explicitly.
 func setVariables(k *kong.Kong) error {
 	known := slices.Clone(ownVariables)
-	for _, command := range k.Model.Children {
-		if command.Name != "serve" {
-			continue
-		}
-		for _, flag := range command.Flags {
-			known = append(known, flag.Envs...)
-		}
+	for _, flag := range serveNode(k.Model.Node).Flags {
+		known = append(known, flag.Envs...)
 	}
-	var walk func(*kong.Node)
-	walk = func(n *kong.Node) {
+	for _, n := range nodes(k.Model.Node) {
 		for _, flag := range n.Flags {
 			flag.Envs = slices.DeleteFunc(flag.Envs, func(name string) bool { return !slices.Contains(known, name) })
 			flag.Value.Tag.Envs = flag.Envs
 		}
-		for _, child := range n.Children {
-			walk(child)
-		}
 	}
-	walk(k.Model.Node)
 	return nil
+}
+
+// nodes returns a command and all commands below it.
+func nodes(n *kong.Node) []*kong.Node {
+	all := []*kong.Node{n}
+	for _, child := range n.Children {
+		all = append(all, nodes(child)...)
+	}
+	return all
+}
+
+// serveNode returns the command serve, whose flags are the settings.
+func serveNode(app *kong.Node) *kong.Node {
+	return app.Children[slices.IndexFunc(app.Children, func(n *kong.Node) bool { return n.Name == "serve" })]
 }
 
 // groupFlags groups the flags of serve and the subcommands of every command. The help of other
 // commands that accept all settings of serve refers to the help of serve.
 func groupFlags(k *kong.Kong) error {
-	var walk func(*kong.Node)
-	walk = func(n *kong.Node) {
+	for _, n := range nodes(k.Model.Node) {
 		all := len(n.Flags) > 20
 		for _, flag := range n.Flags {
 			setting := flag.Group != nil // of serve
@@ -67,11 +70,7 @@ func groupFlags(k *kong.Kong) error {
 			n.Detail = strings.TrimSpace(n.Detail + "\n\nIt also takes every other setting of serve, as a flag, a variable or in the file " +
 				"of --config: see service serve --help.")
 		}
-		for _, child := range n.Children {
-			walk(child)
-		}
 	}
-	walk(k.Model.Node)
 	// Without a group of their own, subcommands would be listed under the key of their
 	// parent's group.
 	for _, command := range k.Model.Children {

@@ -79,13 +79,12 @@ const commandWords = "serve|promote|publish|listen|filter|event|token|program|po
 	"key|config|doctor|healthcheck|bench|completion|man|version"
 
 // spellAll applies spelled to the help of a command and its subcommands.
-func spellAll(n *kong.Node, name string) {
-	n.Help, n.Detail = spelled(n.Help, name), spelled(n.Detail, name)
-	for _, f := range n.Flags {
-		f.Help = spelled(f.Help, name)
-	}
-	for _, child := range n.Children {
-		spellAll(child, name)
+func spellAll(app *kong.Node, name string) {
+	for _, n := range nodes(app) {
+		n.Help, n.Detail = spelled(n.Help, name), spelled(n.Detail, name)
+		for _, f := range n.Flags {
+			f.Help = spelled(f.Help, name)
+		}
 	}
 }
 

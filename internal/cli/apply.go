@@ -103,15 +103,10 @@ func (c *applyCmd) connect(ctx context.Context, client *apply.Client) (end func(
 	client.BaseURL, client.Replays = api.base, api.token != ""
 	client.Send = func(req *http.Request) (*http.Response, error) {
 		resp, err := api.send(req)
-		if err == nil {
-			return resp, nil
+		if err != nil {
+			return nil, transportError(ctx, err)
 		}
-		err = transportError(ctx, err)
-		var temporary temporaryError
-		if errors.As(err, &temporary) {
-			return nil, apply.Temporary{Err: temporary.error}
-		}
-		return nil, err
+		return resp, nil
 	}
 	return end, nil
 }

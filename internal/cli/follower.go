@@ -49,7 +49,7 @@ func (w *follower) run(ctx context.Context) error {
 		if err == nil {
 			err = w.stream(ctx)
 		}
-		var temporary temporaryError
+		var temporary apply.Temporary
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -59,7 +59,7 @@ func (w *follower) run(ctx context.Context) error {
 		if w.cursor.cursor != before || time.Since(began) > w.maxWait {
 			wait = newBackoff(w.minWait, w.maxWait)
 		}
-		pause := wait.next(temporary.retryAfter)
+		pause := wait.next(temporary.After)
 		w.note("%v; trying again in %s", err, pause)
 		if pauseFor(ctx, pause) != nil {
 			return nil
@@ -95,7 +95,7 @@ func (w *follower) refusal(resp *http.Response, body []byte) error {
 	}
 	switch {
 	case isTemporary(resp.StatusCode):
-		return temporaryError{err, retryAfter(resp, time.Now())}
+		return apply.Temporary{Err: err, After: retryAfter(resp, time.Now())}
 	case problem == nil:
 	case resp.StatusCode == http.StatusNotFound && w.followed:
 		return fmt.Errorf("the subscription %s was deleted: it has no more events", w.cursor.subscription)
@@ -111,7 +111,7 @@ func (w *follower) refusal(resp *http.Response, body []byte) error {
 // errSilence ends a stream whose connection is dead.
 var errSilence = errors.New("the server sent nothing for a minute")
 
-// stream follows one stream until it ends. The error is a temporaryError if another one can continue.
+// stream follows one stream until it ends. The error is an [apply.Temporary] if another one can continue.
 func (w *follower) stream(ctx context.Context) error {
 	reading, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -140,13 +140,13 @@ func (w *follower) stream(ctx context.Context) error {
 		e, err := in.next()
 		switch {
 		case err == io.EOF:
-			return temporaryError{error: errors.New("the server ended the stream")}
+			return apply.Temporary{Err: errors.New("the server ended the stream")}
 		case err == errLongLine:
 			return err
 		case context.Cause(reading) == errSilence:
-			return temporaryError{error: errSilence}
+			return apply.Temporary{Err: errSilence}
 		case err != nil:
-			return temporaryError{error: fmt.Errorf("the stream broke off: %w", err)}
+			return apply.Temporary{Err: fmt.Errorf("the stream broke off: %w", err)}
 		}
 		if err := w.handle(ctx, resp.Header.Get("X-Program-Id"), &e); err != nil {
 			return err
@@ -161,7 +161,7 @@ func (w *follower) handle(ctx context.Context, program string, e *streamEvent) e
 	case e.name == "error":
 		var record struct{ Error struct{ Code int } }
 		if err := json.Unmarshal(e.data, &record); err != nil || record.Error.Code == 0 {
-			return temporaryError{error: errors.New("the server ended the stream with an error")}
+			return apply.Temporary{Err: errors.New("the server ended the stream with an error")}
 		}
 		code := record.Error.Code
 		return w.refusal(&http.Response{StatusCode: code, Status: fmt.Sprintf("%d %s", code, http.StatusText(code))}, e.data)

@@ -156,11 +156,11 @@ func (p *publisher) send(ctx context.Context, body []byte) error {
 	giveUp, wait := time.Now().Add(p.retryFor), newBackoff(p.minWait, p.maxWait)
 	for {
 		err := p.post(ctx, body)
-		var temporary temporaryError
+		var temporary apply.Temporary
 		if err == nil || !errors.As(err, &temporary) || ctx.Err() != nil {
 			return err
 		}
-		pause := wait.next(temporary.retryAfter)
+		pause := wait.next(temporary.After)
 		if time.Now().Add(pause).After(giveUp) {
 			return fmt.Errorf("%w; gave up after %s", err, formatDuration(p.retryFor))
 		}
@@ -191,7 +191,7 @@ func (p *publisher) post(ctx context.Context, body []byte) error {
 	}
 	err = responseError(resp, b)
 	if isTemporary(resp.StatusCode) {
-		return temporaryError{err, retryAfter(resp, time.Now())}
+		return apply.Temporary{Err: err, After: retryAfter(resp, time.Now())}
 	}
 	return err
 }
@@ -221,7 +221,7 @@ func transportError(ctx context.Context, err error) error {
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return errors.New("the server does not use HTTPS; check --url")
 	}
-	return temporaryError{error: fmt.Errorf("failed to reach the server: %w", err)}
+	return apply.Temporary{Err: fmt.Errorf("failed to reach the server: %w", err)}
 }
 
 // responseError converts an error response of the API. If the response names an event, the
@@ -339,11 +339,3 @@ type refusedEvent struct {
 }
 
 func (e refusedEvent) Error() string { return fmt.Sprintf("event %d: %s", e.index, e.detail) }
-
-// temporaryError is an error that a retry after retryAfter or later may resolve.
-type temporaryError struct {
-	error
-	retryAfter time.Duration
-}
-
-func (e temporaryError) Unwrap() error { return e.error }

@@ -255,8 +255,12 @@ const (
 // stored in that program's state, and State reads the others.
 func (c *Client) State(ctx context.Context, f *File) (*State, error) {
 	s := &State{EventTypes: make(map[string]json.RawMessage), Programs: make(map[string]*ProgramState)}
-	if err := c.eventTypes(ctx, s); err != nil {
+	types, err := list(ctx, c, "/v2/event_types", "", func(t *EventType) string { return t.Name })
+	if err != nil {
 		return nil, err
+	}
+	for _, t := range types {
+		s.EventTypes[t.Name] = t.Schema
 	}
 	for some := range slices.Chunk(f.Programs, programsATime) {
 		if err := c.programs(ctx, some, s); err != nil {
@@ -285,12 +289,14 @@ func (c *Client) State(ctx context.Context, f *File) (*State, error) {
 // contents reads the subscriptions and the tokens of a program, if the file has any.
 func (c *Client) contents(ctx context.Context, p *Program, state *ProgramState) (err error) {
 	if len(p.Subscriptions) > 0 {
-		if state.Subscriptions, err = c.subscriptions(ctx, p.ID); err != nil {
+		path := fmt.Sprintf("%s?page[size]=%d", subscriptionsPath, pageSize)
+		if state.Subscriptions, err = list(ctx, c, path, p.ID, func(s *SubscriptionState) string { return s.ID }); err != nil {
 			return err
 		}
 	}
 	if len(p.Tokens) > 0 {
-		state.Tokens, err = c.tokens(ctx, p.ID)
+		path := fmt.Sprintf("%s?page[size]=%d&filter[state]=valid", tokensPath(p.ID), pageSize)
+		state.Tokens, err = list(ctx, c, path, "", func(t *TokenState) string { return t.ID })
 	}
 	return err
 }
@@ -311,14 +317,6 @@ func unusable(status string) error {
 	return fmt.Errorf("its status is %s: run again when it is active", status)
 }
 
-func (c *Client) eventTypes(ctx context.Context, s *State) error {
-	all, err := list(ctx, c, "/v2/event_types", "", func(t *EventType) string { return t.Name })
-	for _, t := range all {
-		s.EventTypes[t.Name] = t.Schema
-	}
-	return err
-}
-
 // programs reads the programs of the file that exist.
 func (c *Client) programs(ctx context.Context, some []Program, s *State) error {
 	ids := make([]string, len(some))
@@ -333,14 +331,4 @@ func (c *Client) programs(ctx context.Context, some []Program, s *State) error {
 		s.Programs[p.ID] = p
 	}
 	return err
-}
-
-func (c *Client) subscriptions(ctx context.Context, program string) ([]SubscriptionState, error) {
-	path := fmt.Sprintf("%s?page[size]=%d", subscriptionsPath, pageSize)
-	return list(ctx, c, path, program, func(s *SubscriptionState) string { return s.ID })
-}
-
-func (c *Client) tokens(ctx context.Context, program string) ([]TokenState, error) {
-	path := fmt.Sprintf("%s?page[size]=%d&filter[state]=valid", tokensPath(program), pageSize)
-	return list(ctx, c, path, "", func(t *TokenState) string { return t.ID })
 }

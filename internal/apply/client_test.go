@@ -131,12 +131,13 @@ func TestPages(t *testing.T) {
 		fmt.Fprintf(w, `{"data": [{"id": "a%[1]s", "name": "a"}, {"id": "twice", "name": "b", "expires_at": "2027-01-31T00:00:00.000Z"}],
 			"meta": {"pagination": {"page_number": %[1]s, "page_size": 100, "total_count": 6, "total_pages": 3}}}`, page)
 	})
-	all, err := c.tokens(t.Context(), "acme")
+	var state ProgramState
+	err := c.contents(t.Context(), &Program{ID: "acme", Tokens: make([]Token, 1)}, &state)
 	if err != nil || len(*sent) != 3 {
 		t.Fatalf("got %d requests, %v; want 3", len(*sent), err)
 	}
 	var ids []string
-	for _, one := range all {
+	for _, one := range state.Tokens {
 		ids = append(ids, one.ID)
 	}
 	if want := []string{"a1", "twice", "a2", "a3"}; !slices.Equal(ids, want) {

@@ -95,8 +95,8 @@ const (
 
 	selectCreated = "SELECT created_at FROM deliveries WHERE num = ?"
 
-	bulkRunColumns = "num, id, program_id, action, query, newest, after_num, status, stopped, total, done, skipped, admin, address, " +
-		"created_at, completed_at, (SELECT count(*) FROM bulk_run_waits w WHERE w.run = bulk_runs.num)"
+	bulkRunColumns = "num, id, program_id, action, query, newest, after_num, status, stopped, coalesce(total, -1), done, skipped, " +
+		"admin, address, created_at, completed_at, (SELECT count(*) FROM bulk_run_waits w WHERE w.run = bulk_runs.num)"
 	selectBulkRun  = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE id = ?"
 	selectBulkRuns = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE ?1 = '' OR program_id = ?1 " +
 		"ORDER BY created_at DESC, id DESC LIMIT ?2"
@@ -130,18 +130,11 @@ type bulkQuery struct {
 // scanBulkRun reads a row of bulkRunColumns.
 func scanBulkRun(scan func(...any) error) (r storedBulkRun, err error) {
 	var query, skipped string
-	var total, completed sql.NullInt64
-	var created int64
-	err = scan(&r.num, &r.ID, &r.ProgramID, &r.Action, &query, &r.Newest, &r.after, &r.Status, &r.Stopped, &total, &r.Done, &skipped,
-		&r.Admin, &r.address, &created, &completed, &r.Waiting)
+	err = scan(&r.num, &r.ID, &r.ProgramID, &r.Action, &query, &r.Newest, &r.after, &r.Status, &r.Stopped, &r.Total, &r.Done, &skipped,
+		&r.Admin, &r.address, (*sqlite.Time)(&r.CreatedAt), (*sqlite.Time)(&r.CompletedAt), &r.Waiting)
 	if err != nil {
 		return r, err
 	}
-	r.Total = -1
-	if total.Valid {
-		r.Total = int(total.Int64)
-	}
-	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
 	var q bulkQuery
 	err = errors.Join(json.Unmarshal([]byte(query), &q), json.Unmarshal([]byte(skipped), &r.Skipped))
 	r.Query = webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Filters: q.Filters, Ranges: q.Ranges, Size: webhook.DefaultPageSize,
@@ -211,12 +204,9 @@ func (s BulkRuns) DryRun(ctx context.Context, programID string, a webhook.BulkAc
 }
 
 // createdAt returns when a delivery was created, the zero time if it was removed.
-func (s BulkRuns) createdAt(ctx context.Context, num int64) (time.Time, error) {
-	var at int64
-	if err := s.db.Scan(ctx, selectCreated, []any{num}, &at); err != nil {
-		return time.Time{}, sqlite.NoRows(err, nil)
-	}
-	return time.UnixMilli(at).UTC(), nil
+func (s BulkRuns) createdAt(ctx context.Context, num int64) (at time.Time, err error) {
+	err = s.db.Scan(ctx, selectCreated, []any{num}, (*sqlite.Time)(&at))
+	return at, sqlite.NoRows(err, nil)
 }
 
 // countOutcomes adds deliveries to a plan.

@@ -31,11 +31,10 @@ func channelPlace(id string) string { return "alert channel " + id }
 func (s *core) scanChannel(scan func(...any) error) (c webhook.AlertChannel, err error) {
 	var target []byte
 	var alerts string
-	var created, updated int64
-	if err := scan(&c.ID, &c.Kind, &c.Name, &target, &alerts, &c.Active, &created, &updated); err != nil {
+	if err := scan(&c.ID, &c.Kind, &c.Name, &target, &alerts, &c.Active,
+		(*sqlite.Time)(&c.CreatedAt), (*sqlite.Time)(&c.UpdatedAt)); err != nil {
 		return c, err
 	}
-	c.CreatedAt, c.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
 	plain, err := s.keys.Decrypt(target, channelPlace(c.ID))
 	if err != nil {
 		return c, err
@@ -186,10 +185,10 @@ const (
 
 // scanSend reads a row of sendColumns.
 func (s Alerts) scanSend(scan func(...any) error) (a AlertSend, err error) {
-	var next, attempted sql.NullInt64
-	var created int64
-	err = scan(&a.ChannelID, &a.Name, &a.Status, &a.AttemptsMade, &next, &a.ResponseStatus, &a.Error, &attempted, &created)
-	a.NextAttemptAt, a.AttemptedAt, a.CreatedAt = s.clock.Shown(next), sqlite.FromMillis(attempted), time.UnixMilli(created).UTC()
+	var next sql.NullInt64
+	err = scan(&a.ChannelID, &a.Name, &a.Status, &a.AttemptsMade, &next, &a.ResponseStatus, &a.Error, (*sqlite.Time)(&a.AttemptedAt),
+		(*sqlite.Time)(&a.CreatedAt))
+	a.NextAttemptAt = s.clock.Shown(next)
 	return a, err
 }
 

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"time"
@@ -64,11 +63,10 @@ const countErased = "SELECT " + erasure.CountErased + ", " + erasure.AllErased +
 // View returns a delivery of any program with all its records.
 func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err error) {
 	err = s.view(ctx, func(v *view) error {
-		var claimed sql.NullInt64
-		var replay, seqs sql.NullString
-		var ping []byte
+		var seqs, ping []byte
 		d.Delivery, d.Num, err = record.ScanDelivery(s.clock, func(dest ...any) error {
-			return v.Scan(selectDeliveryView, []any{record.ShortID(id)}, append([]any{&claimed, &replay, &seqs, &ping}, dest...)...)
+			return v.Scan(selectDeliveryView, []any{record.ShortID(id)}, append([]any{(*sqlite.Time)(&d.ClaimedAt), sqlite.OrZero(&d.ReplayID),
+				&seqs, &ping}, dest...)...)
 		})
 		if err == nil {
 			err = s.use(d.ProgramID, "delivery")
@@ -76,7 +74,6 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 		if err != nil {
 			return sqlite.NoRows(err, webhook.NotFound("delivery"))
 		}
-		d.ClaimedAt, d.ReplayID = sqlite.FromMillis(claimed), replay.String
 		if d.Attempts, err = record.AttemptsOf(v.Each, d.Num); err != nil {
 			return err
 		}
@@ -90,7 +87,7 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			d.Own, d.EventJSON = true, [][]byte{ping}
 		} else {
 			var places []int64
-			if err := json.Unmarshal([]byte(seqs.String), &places); err != nil {
+			if err := json.Unmarshal(seqs, &places); err != nil {
 				return err
 			}
 			events, err := s.eventBodies(v.Scan, d.ProgramID, places)
@@ -127,9 +124,7 @@ func (v *view) resent(d *DeliveryView) error {
 func (v *view) redeliveries(query string, num int64, limit int) (all []Redelivery, err error) {
 	err = v.Each(query, []any{num, limit}, func(scan func(...any) error) error {
 		var a Redelivery
-		var created int64
-		err := scan((*record.DeliveryID)(&a.ID), &a.Status, &created)
-		a.CreatedAt = time.UnixMilli(created).UTC()
+		err := scan((*record.DeliveryID)(&a.ID), &a.Status, (*sqlite.Time)(&a.CreatedAt))
 		all = append(all, a)
 		return err
 	})

@@ -95,12 +95,11 @@ const (
 // put stores an event type and adds it to the catalog. before is the event type that it was
 // compared with, nil for none.
 func (w EventTypeWrites) put(t, before *webhook.EventType, by webhook.AuditEntry) error {
-	var created int64
 	action := webhook.ActionEventTypeCreate
 	if before != nil {
 		action = webhook.ActionEventTypeUpdate
 	}
-	err := w.t.Scan(selectEventType, []any{t.Name}, &t.ID, &t.Revision, &created)
+	err := w.t.Scan(selectEventType, []any{t.Name}, &t.ID, &t.Revision, (*sqlite.Time)(&t.CreatedAt))
 	exists := err == nil
 	switch {
 	case err != nil && !errors.Is(err, sql.ErrNoRows):
@@ -122,7 +121,6 @@ func (w EventTypeWrites) put(t, before *webhook.EventType, by webhook.AuditEntry
 	t.Revision++
 	t.UpdatedAt = w.t.s.clock.Now().UTC().Truncate(time.Millisecond)
 	if exists {
-		t.CreatedAt = time.UnixMilli(created).UTC()
 		err = w.t.Exec("UPDATE event_types SET revision = ?, bytes = ?, updated_at = ?, schema = ? WHERE id = ?",
 			t.Revision, len(t.Schema), t.UpdatedAt.UnixMilli(), string(t.Schema), t.ID)
 	} else {

@@ -252,23 +252,17 @@ const failureColumns = "count, rejected, first_at, rejected_name, failing_reason
 
 // failures returns the stored failures of a subscription, and its incident.
 func (t *tx) failures(id string) (f webhook.Failures, in incident, err error) {
-	var first int64
-	var name, reason, code, log sql.NullString
-	var since, next sql.NullInt64
-	var lastAt, lastStatus, lastDelivery, num, failedFrom, quietAt sql.NullInt64
 	err = t.Scan("SELECT "+failureColumns+" FROM failures WHERE subscription_id = ?", []any{id},
-		&f.Count, &f.Rejected, &first, &name, &reason, &since, &next, &f.Probes, &f.Pinged,
-		&lastAt, &lastStatus, &code, &lastDelivery, &num, &in.failed, &failedFrom, &quietAt, &log)
+		&f.Count, &f.Rejected, (*sqlite.Time)(&f.First), sqlite.OrZero(&f.RejectedName), sqlite.OrZero(&f.Reason),
+		(*sqlite.Time)(&f.Since), (*sqlite.Time)(&f.NextProbe), &f.Probes, &f.Pinged,
+		sqlite.OrZero(&in.lastAt), sqlite.OrZero(&in.lastStatus), sqlite.OrZero(&in.lastError), sqlite.OrZero(&in.lastDelivery),
+		sqlite.OrZero(&in.num), &in.failed, sqlite.OrZero(&in.failedFrom), sqlite.OrZero(&in.quietAt), sqlite.OrZero(&in.probeLog))
 	if err != nil {
 		return webhook.Failures{}, incident{}, sqlite.NoRows(err, nil)
 	}
-	in.num, in.failedFrom, in.quietAt, in.probeLog = num.Int64, failedFrom.Int64, quietAt.Int64, log.String
-	in.lastAt, in.lastStatus, in.lastError, in.lastDelivery = lastAt.Int64, lastStatus.Int64, code.String, lastDelivery.Int64
 	if f.InARow() == 0 {
 		return webhook.Failures{}, in, nil // only the incident is stored
 	}
-	f.First, f.RejectedName, f.Reason = time.UnixMilli(first), name.String, webhook.FailingReason(reason.String)
-	f.Since, f.NextProbe = sqlite.FromMillis(since), sqlite.FromMillis(next)
 	return f, in, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"service/store/datadir"
 	"service/store/record"
 	"service/store/replica"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -199,10 +200,10 @@ func (s Queues) FirstWanted(ctx context.Context, programID string, spans []Inter
 	if first == 0 {
 		return 0, time.Time{}, nil
 	}
-	var received int64
-	err = s.db.Scan(ctx, "SELECT received_at FROM events WHERE program_id = ? AND seq = ?", []any{programID, first}, &received)
+	const selectAccepted = "SELECT received_at FROM events WHERE program_id = ? AND seq = ?"
+	err = s.db.Scan(ctx, selectAccepted, []any{programID, first}, (*sqlite.Time)(&accepted))
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, time.Time{}, nil // removed by retention in between
+		return 0, accepted, nil // removed by retention in between
 	}
-	return first, time.UnixMilli(received).UTC(), err
+	return first, accepted, err
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
@@ -32,18 +31,10 @@ func (t *tx) ensureProgram(id string, now time.Time) error {
 
 // scanProgram reads a row of programColumns.
 func scanProgram(scan func(...any) error) (p webhook.Program, err error) {
-	var created, updated int64
-	var limits [3]sql.NullInt64
 	var origins string
-	err = scan(&p.ID, &p.Name, &limits[0], &limits[1], &limits[2], &origins, &created, &updated)
+	err = scan(&p.ID, &p.Name, &p.Limits.MaxSubscriptions, &p.Limits.RateLimit, &p.Limits.MaxInFlight, &origins,
+		(*sqlite.Time)(&p.CreatedAt), (*sqlite.Time)(&p.UpdatedAt))
 	p.PortalOrigins = append([]string{}, strings.Fields(origins)...)
-	for i, to := range [...]**int{&p.Limits.MaxSubscriptions, &p.Limits.RateLimit, &p.Limits.MaxInFlight} {
-		if limits[i].Valid {
-			n := int(limits[i].Int64)
-			*to = &n
-		}
-	}
-	p.CreatedAt, p.UpdatedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
 	return p, err
 }
 
@@ -137,7 +128,7 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields,
 	err = w.t.Exec(`INSERT INTO programs (id, name, max_subscriptions, rate_limit, max_in_flight, created_at, updated_at, portal_origins)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 		ON CONFLICT DO UPDATE SET name = ?2, max_subscriptions = ?3, rate_limit = ?4, max_in_flight = ?5, updated_at = ?7, portal_origins = ?8`,
-		id, p.Name, orDefault(p.Limits.MaxSubscriptions), orDefault(p.Limits.RateLimit), orDefault(p.Limits.MaxInFlight),
+		id, p.Name, p.Limits.MaxSubscriptions, p.Limits.RateLimit, p.Limits.MaxInFlight,
 		p.CreatedAt.UnixMilli(), now.UnixMilli(), strings.Join(p.PortalOrigins, " "))
 	w.t.programChanged(id)
 	if err == nil {
@@ -152,14 +143,6 @@ func (t *tx) programChanged(id string) {
 		t.s.programs.forget(id)
 		t.s.watchers.ProgramChanged(id)
 	})
-}
-
-// orDefault binds a limit; nil is NULL.
-func orDefault(limit *int) any {
-	if limit == nil {
-		return nil
-	}
-	return *limit
 }
 
 // Page returns a page of the programs, and how many match the filters.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -198,10 +199,8 @@ func (s *core) openProgramStates(ctx context.Context) error {
 	return s.db.Each(ctx, query, nil, func(scan func(...any) error) error {
 		var id, stored string
 		var state programState
-		var at int64
 		var activated, emptied bool
-		err := scan(&id, &stored, &at, &state.in, &state.out.id, &state.out.url, &state.out.ca, &activated, &emptied)
-		state.at = time.UnixMilli(at).UTC()
+		err := scan(&id, &stored, (*sqlite.Time)(&state.at), &state.in, &state.out.id, &state.out.url, &state.out.ca, &activated, &emptied)
 		state.phase = phase(slices.IndexFunc(phases[:], func(rule phaseRules) bool { return rule.stored == stored }))
 		switch {
 		case state.phase == phaseImporting:

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"math"
 	"time"
@@ -115,9 +114,8 @@ func (t *tx) mark(counted, interval time.Duration) error {
 // markAt returns the newest mark up to a counted time in milliseconds; zero if there is none.
 func (t *tx) markAt(ms int64) (m mark, err error) {
 	var counted int64
-	var at sql.NullInt64
-	err = sqlite.NoRows(t.Scan(selectMarkAt, []any{ms}, &counted, &at, &m.delivery, &m.event, &m.audit), nil)
-	m.counted, m.at = time.Duration(counted)*time.Millisecond, sqlite.FromMillis(at)
+	err = sqlite.NoRows(t.Scan(selectMarkAt, []any{ms}, &counted, (*sqlite.Time)(&m.at), &m.delivery, &m.event, &m.audit), nil)
+	m.counted = time.Duration(counted) * time.Millisecond
 	return m, err
 }
 

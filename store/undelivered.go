@@ -1,7 +1,6 @@
 package store
 
 import (
-	"database/sql"
 	"time"
 
 	"service/store/erasure"
@@ -109,10 +108,9 @@ const selectLeftFrom = `SELECT e.received_at FROM undelivered u CROSS JOIN deliv
 
 // leftFrom returns the acceptance time of the oldest event that failed in an incident and
 // remains to be resent after a delivery has succeeded, zero if there is none.
-func (t *tx) leftFrom(incident, delivered int64) (time.Time, error) {
-	var from sql.NullInt64
-	err := sqlite.NoRows(t.Scan(selectLeftFrom, []any{incident, delivered}, &from), nil)
-	return sqlite.FromMillis(from), err
+func (t *tx) leftFrom(incident, delivered int64) (from time.Time, err error) {
+	err = t.Scan(selectLeftFrom, []any{incident, delivered}, (*sqlite.Time)(&from))
+	return from, sqlite.NoRows(err, nil)
 }
 
 const selectOwner = "SELECT subscription_id FROM deliveries WHERE num = ?"

@@ -14,11 +14,10 @@ const selectMarkSince = "SELECT counted, at FROM retention_marks WHERE counted <
 // that is one retention old, else the oldest, and the time of that mark; zero if there is none.
 func Difference(scan sqlite.ScanRow, wall time.Time, counted time.Duration,
 	keep time.Duration) (more time.Duration, since time.Time, err error) {
-	var then, at int64
-	err = scan(selectMarkSince, []any{(counted - keep).Milliseconds()}, &then, &at)
+	var then int64
+	err = scan(selectMarkSince, []any{(counted - keep).Milliseconds()}, &then, (*sqlite.Time)(&since))
 	if err != nil {
 		return 0, time.Time{}, sqlite.NoRows(err, nil)
 	}
-	since = time.UnixMilli(at).UTC()
 	return wall.Sub(since) - counted + time.Duration(then)*time.Millisecond, since, nil
 }

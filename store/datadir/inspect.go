@@ -61,20 +61,18 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	if err := schema.Current.Check("it", c.Schema); err != nil {
 		return c, unfit("%w", err)
 	}
-	var newest sql.NullInt64
 	for query, dest := range map[string]any{
 		"SELECT count(*) FROM programs":                                                      &c.Programs,
 		"SELECT count(*) FROM subscriptions WHERE deleted_at IS NULL":                        &c.Subscriptions,
 		"SELECT count(*) FROM events":                                                        &c.Events,
 		"SELECT count(*) FROM deliveries":                                                    &c.Deliveries,
 		"SELECT count(*) FROM deliveries WHERE status <> 'success' AND completed_at IS NULL": &c.Incomplete,
-		"SELECT max(received_at) FROM events":                                                &newest,
+		"SELECT max(received_at) FROM events":                                                (*sqlite.Time)(&c.Newest),
 	} {
 		if err := scan(query, nil, dest); err != nil {
 			return c, err
 		}
 	}
-	c.Newest = sqlite.FromMillis(newest)
 	if keys == nil {
 		return c, nil
 	}

@@ -2,7 +2,6 @@ package datadir
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -100,9 +99,7 @@ func (o *OldData) EventsAfter(ctx context.Context, programID string, seq int64, 
 		"ORDER BY seq LIMIT ?",
 		[]any{programID, seq, limit}, func(scan func(...any) error) error {
 			var e OldEvent
-			var received int64
-			err := scan(&e.Seq, &e.ID, &received)
-			e.ReceivedAt = time.UnixMilli(received).UTC()
+			err := scan(&e.Seq, &e.ID, (*sqlite.Time)(&e.ReceivedAt))
 			events = append(events, e)
 			return err
 		})
@@ -128,15 +125,13 @@ const (
 // Event returns an event, and whether a receiver has already accepted it.
 func (o *OldData) Event(ctx context.Context, programID string, seq int64) (e SalvagedEvent, delivered bool, err error) {
 	var id string
-	var trace sql.NullString
-	err = o.db.QueryRowContext(ctx, selectOldEvent, programID, seq).Scan(&id, &e.JSON, &trace, &delivered)
+	err = o.db.QueryRowContext(ctx, selectOldEvent, programID, seq).Scan(&id, &e.JSON, sqlite.OrZero(&e.Trace), &delivered)
 	if err == nil {
 		e.JSON, err = o.dictionaries.Unpack(id, e.JSON)
 	}
 	if err == nil && !delivered {
 		err = o.db.QueryRowContext(ctx, selectOldDelivered, programID, seq).Scan(&delivered)
 	}
-	e.Trace = webhook.Trace(trace.String)
 	return e, delivered, err
 }
 
@@ -169,9 +164,7 @@ func ReadRecords(each sqlite.EachRow) ([]Record, error) {
 	} {
 		err := each(kind.query, nil, func(scan func(...any) error) error {
 			r := Record{Kind: kind.name}
-			var created int64
-			err := scan(&r.ID, &r.ProgramID, &r.Label, &created, &r.Revision, &r.Ended)
-			r.CreatedAt = time.UnixMilli(created).UTC()
+			err := scan(&r.ID, &r.ProgramID, &r.Label, (*sqlite.Time)(&r.CreatedAt), &r.Revision, &r.Ended)
 			if kind.name == "subscription" {
 				r.Label = webhook.WithoutQuery(r.Label)
 			}

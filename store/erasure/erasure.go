@@ -74,37 +74,22 @@ type Pending struct {
 // all of them.
 const AtOnce = 256
 
-const selectPending = `SELECT x.program_id, x.seq, e.seq, e.id, e.name, e.received_at, e.json, e.erased_at
-	FROM erasures x LEFT JOIN events e ON e.program_id = x.program_id AND e.seq = x.seq
+const selectPending = `SELECT x.program_id, x.seq, coalesce(e.seq, 0), coalesce(e.id, ''), coalesce(e.name, ''), e.received_at, e.json,
+	e.erased_at FROM erasures x LEFT JOIN events e ON e.program_id = x.program_id AND e.seq = x.seq
 	WHERE x.cleared = 0 AND (x.program_id, x.seq) > (?, ?) ORDER BY x.program_id, x.seq LIMIT ?`
 
 // Next returns the erased events with copies after one of them, of programs in the order of their IDs.
 func Next(each sqlite.EachRow, d *dictionary.Set, programID string, seq int64) (all []Pending, err error) {
 	err = each(selectPending, []any{programID, seq, AtOnce}, func(scan func(...any) error) error {
 		var p Pending
-		var gone sql.NullInt64
-		var id, name sql.NullString
-		var received, erased sql.NullInt64
-		var json []byte
-		if err := scan(&p.ProgramID, &p.Seq, &gone, &id, &name, &received, &json, &erased); err != nil {
-			return err
-		}
-		if id.Valid {
-			p.Event, err = record.ScanEvent(d, p.ProgramID, func(dest ...any) error {
-				return assign(dest, p.Seq, id.String, name.String, received.Int64, json, erased)
-			})
-		}
+		p.Event, err = record.ScanEvent(d, "", func(dest ...any) error {
+			return scan(append([]any{&p.ProgramID, &p.Seq}, dest...)...)
+		})
+		p.Event.ProgramID = p.ProgramID
 		all = append(all, p)
 		return err
 	})
 	return all, err
-}
-
-// assign sets the destinations of [record.ScanEvent].
-func assign(dest []any, seq int64, id, name string, received int64, json []byte, erased sql.NullInt64) error {
-	*dest[0].(*int64), *dest[1].(*string), *dest[2].(*string) = seq, id, name
-	*dest[3].(*int64), *dest[4].(*[]byte), *dest[5].(*sql.NullInt64) = received, json, erased
-	return nil
 }
 
 // Carrier is a delivery that carries an erased event.

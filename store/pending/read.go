@@ -81,12 +81,10 @@ func (s *Stats) ReadEach(ctx context.Context, db *sqlite.DB, subs []webhook.Subs
 	args := []any{sqlite.JSON(pairs), span.Milliseconds(), from.UnixMilli(), to.UnixMilli()}
 	err := db.Each(ctx, selectStatCounts, args, func(scan func(...any) error) error {
 		var id string
-		var at int64
 		var stat webhook.Stat
-		if err := scan(&id, &at, &stat.Success, &stat.Failed, &stat.Retryable); err != nil {
+		if err := scan(&id, (*sqlite.Time)(&stat.At), &stat.Success, &stat.Failed, &stat.Retryable); err != nil {
 			return err
 		}
-		stat.At = time.UnixMilli(at).UTC()
 		add(id, &stat)
 		return nil
 	})

@@ -79,12 +79,10 @@ const (
 // scanStat reads a row of statColumns.
 func scanStat(scan func(...any) error, span time.Duration) (webhook.Stat, error) {
 	s := webhook.Stat{Span: span}
-	var at int64
 	var answers, durations []byte
-	if err := scan(&at, &s.Success, &s.Failed, &s.Retryable, &answers, &durations); err != nil {
+	if err := scan((*sqlite.Time)(&s.At), &s.Success, &s.Failed, &s.Retryable, &answers, &durations); err != nil {
 		return s, err
 	}
-	s.At = time.UnixMilli(at).UTC()
 	return s, errors.Join(json.Unmarshal(answers, &s.Answers), json.Unmarshal(durations, &s.Durations))
 }
 

@@ -2,9 +2,7 @@ package people
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"time"
 
 	"service/store/sqlite"
 	"service/webhook"
@@ -205,11 +203,7 @@ func (w AdminWrites) checkOtherOwner(a *webhook.Admin) error {
 
 // scanAdmin reads a row of adminColumns and one more column.
 func scanAdmin(scan func(...any) error, more any) (a webhook.Admin, err error) {
-	var created int64
-	var signedIn sql.NullInt64
-	var issuer, subject sql.NullString
-	err = scan(&a.ID, &a.Email, &a.Role, &created, &signedIn, &a.HasPassword, &a.HasPasskey, &issuer, &subject, more)
-	a.CreatedAt, a.SignedInAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(signedIn)
-	a.OIDCIssuer, a.OIDCSubject = issuer.String, subject.String
+	err = scan(&a.ID, &a.Email, &a.Role, (*sqlite.Time)(&a.CreatedAt), (*sqlite.Time)(&a.SignedInAt), &a.HasPassword, &a.HasPasskey,
+		sqlite.OrZero(&a.OIDCIssuer), sqlite.OrZero(&a.OIDCSubject), more)
 	return a, err
 }

@@ -194,15 +194,13 @@ func (s Audit) before(ctx context.Context, at time.Time) (int64, error) {
 
 // scanAudit scans auditColumns, and if previous is set, previousAudit.
 func scanAudit(scan func(...any) error, previous bool) (e webhook.AuditEntry, err error) {
-	var at int64
 	var digest, hash, before []byte
-	dest := []any{&e.Num, &e.ID, &at, &e.Actor, &e.Admin, &e.Address, &e.RequestID, &e.Action, &e.ProgramID, &e.SubjectID, &e.Detail,
-		&e.Salt, &digest, &hash}
+	dest := []any{&e.Num, &e.ID, (*sqlite.Time)(&e.At), &e.Actor, &e.Admin, &e.Address, &e.RequestID, &e.Action, &e.ProgramID, &e.SubjectID,
+		&e.Detail, &e.Salt, &digest, &hash}
 	if previous {
 		dest = append(dest, &before)
 	}
 	err = scan(dest...)
-	e.At = time.UnixMilli(at).UTC()
 	copy(e.Digest[:], digest)
 	copy(e.Hash[:], hash)
 	copy(e.Previous[:], before)

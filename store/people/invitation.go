@@ -89,8 +89,6 @@ func (w AdminWrites) RevokeInvitation(id string) (webhook.Invitation, error) {
 
 // scanInvitation reads a row of invitationColumns.
 func scanInvitation(scan func(...any) error) (in webhook.Invitation, err error) {
-	var created, expires int64
-	err = scan(&in.ID, &in.Email, &in.Role, &in.InvitedBy, &created, &expires)
-	in.CreatedAt, in.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	err = scan(&in.ID, &in.Email, &in.Role, &in.InvitedBy, (*sqlite.Time)(&in.CreatedAt), (*sqlite.Time)(&in.ExpiresAt))
 	return in, err
 }

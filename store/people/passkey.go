@@ -121,9 +121,7 @@ func (w PasskeyWrites) Count(adminID string) (n int, err error) {
 
 // scanPasskey reads a row of passkeyColumns.
 func scanPasskey(scan func(...any) error) (p webhook.Passkey, err error) {
-	var created int64
-	var used sql.NullInt64
-	err = scan(&p.ID, &p.AdminID, &p.Name, &p.RPID, &p.Credential, &p.PublicKey, &p.SignCount, &p.Synced, &created, &used)
-	p.CreatedAt, p.UsedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(used)
+	err = scan(&p.ID, &p.AdminID, &p.Name, &p.RPID, &p.Credential, &p.PublicKey, &p.SignCount, &p.Synced, (*sqlite.Time)(&p.CreatedAt),
+		(*sqlite.Time)(&p.UsedAt))
 	return p, err
 }

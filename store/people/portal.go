@@ -160,15 +160,11 @@ func (w PortalWrites) EndAccess(programID string) (sessions, links int64, err er
 }
 
 func scanPortalLink(scan func(...any) error) (l webhook.PortalLink, err error) {
-	var created, expires int64
-	err = scan(&l.ID, &l.ProgramID, &l.Role, &created, &expires)
-	l.CreatedAt, l.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	err = scan(&l.ID, &l.ProgramID, &l.Role, (*sqlite.Time)(&l.CreatedAt), (*sqlite.Time)(&l.ExpiresAt))
 	return l, err
 }
 
 func scanPortalSession(scan func(...any) error) (p webhook.PortalSession, err error) {
-	var created, expires int64
-	err = scan(&p.ID, &p.LinkID, &p.ProgramID, &p.Role, &p.Address, &p.Agent, &created, &expires)
-	p.CreatedAt, p.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	err = scan(&p.ID, &p.LinkID, &p.ProgramID, &p.Role, &p.Address, &p.Agent, (*sqlite.Time)(&p.CreatedAt), (*sqlite.Time)(&p.ExpiresAt))
 	return p, err
 }

@@ -156,9 +156,8 @@ func (w SessionWrites) EndAll(adminID, except string) (ended int, err error) {
 
 // scanSession reads a row of sessionColumns.
 func scanSession(scan func(...any) error) (s webhook.Session, err error) {
-	var created, seen, expires int64
-	err = scan(&s.ID, &s.AdminID, &s.Email, &s.Role, &s.Address, &s.Agent, &created, &seen, &expires)
-	s.CreatedAt, s.SeenAt, s.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(seen).UTC(), time.UnixMilli(expires).UTC()
+	err = scan(&s.ID, &s.AdminID, &s.Email, &s.Role, &s.Address, &s.Agent, (*sqlite.Time)(&s.CreatedAt), (*sqlite.Time)(&s.SeenAt),
+		(*sqlite.Time)(&s.ExpiresAt))
 	return s, err
 }
 

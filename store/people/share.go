@@ -82,8 +82,6 @@ func (w ShareWrites) RevokeAll(programID, deliveryID string, by webhook.AuditEnt
 }
 
 func scanShare(scan func(...any) error) (sh webhook.Share, err error) {
-	var created, expires int64
-	err = scan(&sh.ID, &sh.ProgramID, &sh.DeliveryID, &created, &expires)
-	sh.CreatedAt, sh.ExpiresAt = time.UnixMilli(created).UTC(), time.UnixMilli(expires).UTC()
+	err = scan(&sh.ID, &sh.ProgramID, &sh.DeliveryID, (*sqlite.Time)(&sh.CreatedAt), (*sqlite.Time)(&sh.ExpiresAt))
 	return sh, err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"service/store/list"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
@@ -66,9 +67,8 @@ var selectLosses = `SELECT count(*) OVER (), sum(l.events) OVER (), l.subscripti
 func (s Subscriptions) Losses(ctx context.Context, limit int) (shown []Loss, totals LossTotals, err error) {
 	err = s.lists.DB.Each(ctx, selectLosses, []any{CountLimit, limit}, func(scan func(...any) error) error {
 		var l Loss
-		var first, last int64
-		err := scan(&totals.Subscriptions, &totals.Events, &l.SubscriptionID, &l.ProgramID, &l.URL, &l.Deleted, &l.Events, &first, &last)
-		l.FirstAt, l.LastAt = time.UnixMilli(first).UTC(), time.UnixMilli(last).UTC()
+		err := scan(&totals.Subscriptions, &totals.Events, &l.SubscriptionID, &l.ProgramID, &l.URL, &l.Deleted, &l.Events,
+			(*sqlite.Time)(&l.FirstAt), (*sqlite.Time)(&l.LastAt))
 		shown = append(shown, l)
 		return err
 	})
@@ -112,12 +112,11 @@ func (s Alerts) Last(ctx context.Context, limit int) (alerts []Alert, err error)
 		var a Alert
 		var text []byte
 		var next sql.NullInt64
-		var created int64
-		if err := scan(&a.ID, &a.Name, &a.ProgramID, &a.SubscriptionID, &text, &a.Status, &a.AttemptsMade, &next, &created,
+		if err := scan(&a.ID, &a.Name, &a.ProgramID, &a.SubscriptionID, &text, &a.Status, &a.AttemptsMade, &next, (*sqlite.Time)(&a.CreatedAt),
 			&a.IncidentID, &a.Channels, &a.Sent); err != nil {
 			return err
 		}
-		a.NextAttemptAt, a.CreatedAt = s.clock.Shown(next), time.UnixMilli(created).UTC()
+		a.NextAttemptAt = s.clock.Shown(next)
 		var sent struct {
 			Subscription struct{ URL, Description string }
 			LastAttempt  struct {

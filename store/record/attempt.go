@@ -14,18 +14,15 @@ func AttemptsOf(each sqlite.EachRow, delivery int64) ([]webhook.Attempt, error) 
 	var all []webhook.Attempt
 	err := each(selectAttempts, []any{delivery}, func(scan func(...any) error) error {
 		var a webhook.Attempt
-		var started, duration int64
-		var status sql.NullInt64
-		var code sql.NullString
+		var duration int64
 		var phases [4]sql.NullInt64
-		err := scan(&a.Number, &started, &duration, &a.Result, &status, &code, &a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated,
-			&a.ResponseRemoved,
+		err := scan(&a.Number, (*sqlite.Time)(&a.StartedAt), &duration, &a.Result, sqlite.OrZero(&a.ResponseStatus), sqlite.OrZero(&a.Error),
+			&a.ResponseHeader, &a.ResponseBody, &a.ResponseTruncated, &a.ResponseRemoved,
 			&phases[0], &phases[1], &phases[2], &phases[3], &a.URL)
 		for i, p := range [...]*time.Duration{&a.Phases.DNS, &a.Phases.Connect, &a.Phases.TLS, &a.Phases.FirstByte} {
 			*p = time.Duration(phases[i].Int64) * time.Microsecond
 		}
-		a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
-		a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
+		a.Duration = time.Duration(duration) * time.Millisecond
 		if fact, ok := strings.CutPrefix(a.ResponseHeader, FactMark); ok {
 			a.ResponseHeader, a.ErrorFact = "", fact
 		}

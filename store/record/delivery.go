@@ -39,21 +39,18 @@ func ofSubscription(index, subscriptionID string) string {
 // ScanDelivery reads a row of DeliveryColumns. A pending delivery of a deleted subscription
 // counts as failed, even before housekeeping ends it.
 func ScanDelivery(c *clock.Clock, scan func(...any) error) (d webhook.Delivery, num int64, err error) {
-	var reason, redelivery, split, refs sql.NullString
-	var next, completed, recovered, deleted sql.NullInt64
-	var created int64
-	var ping []byte
-	err = scan(&num, (*DeliveryID)(&d.ID), &d.SubscriptionID, &d.ProgramID, &d.Status, &reason, &d.AttemptsMade, &next,
-		&redelivery, &split, &created, &completed, &ping, &recovered, &d.Splitting, &refs, &deleted)
+	var next sql.NullInt64
+	var deleted time.Time
+	var ping, refs []byte
+	err = scan(&num, (*DeliveryID)(&d.ID), &d.SubscriptionID, &d.ProgramID, &d.Status, sqlite.OrZero(&d.FailureReason), &d.AttemptsMade,
+		&next, (*DeliveryID)(&d.RedeliveryOf), (*DeliveryID)(&d.SplitOf), (*sqlite.Time)(&d.CreatedAt), (*sqlite.Time)(&d.CompletedAt),
+		&ping, (*sqlite.Time)(&d.RecoveredAt), &d.Splitting, &refs, (*sqlite.Time)(&deleted))
 	if err != nil {
 		return d, num, err
 	}
-	d.FailureReason = webhook.FailureReason(reason.String)
-	d.RedeliveryOf, d.SplitOf, d.RecoveredAt = longID(redelivery.String), longID(split.String), sqlite.FromMillis(recovered)
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = c.Shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
-	if deleted.Valid {
-		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
-			sqlite.FromMillis(deleted)
+	d.NextAttemptAt = c.Shown(next)
+	if !deleted.IsZero() {
+		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{}, deleted
 	}
 	if ping != nil {
 		var ref webhook.EventRef
@@ -64,7 +61,7 @@ func ScanDelivery(c *clock.Clock, scan func(...any) error) (d webhook.Delivery, 
 		return d, num, nil
 	}
 	var pairs [][2]string
-	if err := json.Unmarshal([]byte(refs.String), &pairs); err != nil {
+	if err := json.Unmarshal(refs, &pairs); err != nil {
 		return d, num, err
 	}
 	d.Events = make([]webhook.EventRef, len(pairs))

@@ -2,8 +2,6 @@ package record
 
 import (
 	"bytes"
-	"database/sql"
-	"time"
 
 	"service/store/dictionary"
 	"service/store/sqlite"
@@ -16,14 +14,11 @@ const EventColumns = "seq, id, name, received_at, json, erased_at"
 // ScanEvent reads a row of EventColumns.
 func ScanEvent(ds *dictionary.Set, programID string, scan func(...any) error) (webhook.Event, error) {
 	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}
-	var received int64
-	var erased sql.NullInt64
-	err := scan(&e.Seq, &e.ID, &e.Name, &received, &e.JSON, &erased)
+	err := scan(&e.Seq, &e.ID, &e.Name, (*sqlite.Time)(&e.ReceivedAt), &e.JSON, (*sqlite.Time)(&e.ErasedAt))
 	if err == nil {
 		e.JSON, err = ds.Unpack(e.ID, e.JSON)
 	}
-	e.ReceivedAt = time.UnixMilli(received).UTC()
-	e.Timestamp, e.ErasedAt = timestamp(e.JSON), sqlite.FromMillis(erased)
+	e.Timestamp = timestamp(e.JSON)
 	return e, err
 }
 

@@ -276,20 +276,16 @@ func (s Events) View(ctx context.Context, programID, id, cursor string) (e Event
 
 // scanEventDelivery reads a row of selectEventDeliveries.
 func (s *Reads) scanEventDelivery(programID string, scan func(...any) error) (d EventDelivery, num int64, err error) {
-	var reason, redelivery, split, replay, code sql.NullString
-	var next, completed, recovered, status, deleted sql.NullInt64
-	var created int64
-	err = scan(&num, (*DeliveryID)(&d.ID), &d.SubscriptionID, &d.Status, &reason, &d.AttemptsMade, &next, &redelivery, &split, &replay,
-		&recovered, &d.Splitting, &created, &completed, &status, &code, &d.URL, &d.Description, &deleted)
-	d.ProgramID, d.FailureReason = programID, webhook.FailureReason(reason.String)
-	d.RedeliveryOf, d.SplitOf, d.ReplayID = longID(redelivery.String), longID(split.String), replay.String
-	d.RecoveredAt = sqlite.FromMillis(recovered)
-	d.NextAttemptAt, d.CreatedAt, d.CompletedAt = s.clock.Shown(next), time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
-	if deleted.Valid { // see scanDelivery
-		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{},
-			sqlite.FromMillis(deleted)
+	var next sql.NullInt64
+	var deleted time.Time
+	err = scan(&num, (*DeliveryID)(&d.ID), &d.SubscriptionID, &d.Status, sqlite.OrZero(&d.FailureReason), &d.AttemptsMade, &next,
+		(*DeliveryID)(&d.RedeliveryOf), (*DeliveryID)(&d.SplitOf), sqlite.OrZero(&d.ReplayID), (*sqlite.Time)(&d.RecoveredAt), &d.Splitting,
+		(*sqlite.Time)(&d.CreatedAt), (*sqlite.Time)(&d.CompletedAt), sqlite.OrZero(&d.ResponseStatus), sqlite.OrZero(&d.Error), &d.URL,
+		&d.Description, (*sqlite.Time)(&deleted))
+	d.ProgramID, d.NextAttemptAt = programID, s.clock.Shown(next)
+	if !deleted.IsZero() { // see scanDelivery
+		d.Status, d.FailureReason, d.NextAttemptAt, d.CompletedAt = webhook.StatusFailed, webhook.FailureSubscriptionDeleted, time.Time{}, deleted
 	}
-	d.ResponseStatus, d.Error = int(status.Int64), webhook.ErrorCode(code.String)
 	return d, num, err
 }
 

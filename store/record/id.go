@@ -53,12 +53,14 @@ func idRange(prefix string) (first, last string) {
 	return first, last
 }
 
-// DeliveryID scans the ID of a delivery.
+// DeliveryID scans the ID of a delivery; NULL is "".
 type DeliveryID string
 
 // Scan implements the interface of database/sql.
 func (id *DeliveryID) Scan(v any) error {
 	switch v := v.(type) {
+	case nil:
+		*id = ""
 	case string:
 		*id = DeliveryID(longID(v))
 	case []byte:

@@ -3,7 +3,6 @@ package record
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,26 +66,23 @@ var (
 
 // scanIncident reads a row of incidentColumns, with the num and the log of probes.
 func scanIncident(scan func(...any) error) (i webhook.Incident, num int64, log []ProbeEntry, err error) {
-	var opened, first int64
 	var limit int
-	var closed, success, probe, lastAt, failedFrom, oldest sql.NullInt64
+	var probe time.Time
 	var text, header string
 	err = scan(&num, &i.ID, &i.ProgramID, &i.SubscriptionID, &i.URL, &i.Description, &i.Health,
-		&opened, &closed, &i.ClosedBy, &i.FailingReason, &first, &success, &probe, &i.Probes, &text,
-		&lastAt, &i.ResponseStatus, &i.Error, &header, (*DeliveryID)(&i.DeliveryID), &i.Failed, &failedFrom,
-		&i.Undelivered, &i.WaitingEvents, &i.WaitingMore, &limit, &oldest, &i.FailedEvent)
+		(*sqlite.Time)(&i.OpenedAt), (*sqlite.Time)(&i.ClosedAt), &i.ClosedBy, &i.FailingReason, (*sqlite.Time)(&i.FirstFailure),
+		(*sqlite.Time)(&i.LastSuccess), (*sqlite.Time)(&probe), &i.Probes, &text,
+		(*sqlite.Time)(&i.LastFailure), &i.ResponseStatus, &i.Error, &header, (*DeliveryID)(&i.DeliveryID), &i.Failed,
+		(*sqlite.Time)(&i.FailedFrom), &i.Undelivered, &i.WaitingEvents, &i.WaitingMore, &limit, (*sqlite.Time)(&i.OldestEvent), &i.FailedEvent)
 	if err != nil {
 		return i, num, nil, err
 	}
-	i.OpenedAt, i.ClosedAt, i.FirstFailure = time.UnixMilli(opened).UTC(), sqlite.FromMillis(closed), time.UnixMilli(first).UTC()
-	i.LastSuccess, i.LastFailure, i.FailedFrom, i.OldestEvent = sqlite.FromMillis(success), sqlite.FromMillis(lastAt),
-		sqlite.FromMillis(failedFrom), sqlite.FromMillis(oldest)
 	i.WaitingMore = i.WaitingMore || i.WaitingEvents >= limit
 	if fact, ok := strings.CutPrefix(header, FactMark); ok {
 		i.ErrorFact = fact
 	}
 	if i.Health == webhook.HealthFailing {
-		i.NextProbe = sqlite.FromMillis(probe)
+		i.NextProbe = probe
 	}
 	if text != "" {
 		if err := json.Unmarshal([]byte(text), &log); err != nil {
@@ -191,14 +187,13 @@ func (v *view) recovered(i *webhook.Incident) error {
 		until = v.s.clock.Now()
 	}
 	var failed int64
-	var at sql.NullInt64
 	// A delivery ends a moment before its result opens the incident.
 	from := i.OpenedAt.Add(-time.Second).UnixMilli()
-	err := v.Scan(selectIncidentRecovered, []any{i.SubscriptionID, from, until.UnixMilli(), maxResultRows}, &failed, &i.Recovered, &at)
+	err := v.Scan(selectIncidentRecovered, []any{i.SubscriptionID, from, until.UnixMilli(), maxResultRows}, &failed, &i.Recovered,
+		(*sqlite.Time)(&i.RecoveredAt))
 	if failed != i.Failed {
-		i.Recovered, at = -1, sql.NullInt64{}
+		i.Recovered, i.RecoveredAt = -1, time.Time{}
 	}
-	i.RecoveredAt = sqlite.FromMillis(at)
 	return err
 }
 
@@ -240,9 +235,7 @@ func (v *view) timeline(i *webhook.Incident, num int64, log []ProbeEntry) error 
 	i.Timeline = []webhook.IncidentEntry{{At: i.OpenedAt, Kind: webhook.IncidentEntryOpened}}
 	err := v.Each(selectIncidentAlerts, []any{i.SubscriptionID, num}, func(scan func(...any) error) error {
 		e := webhook.IncidentEntry{Kind: webhook.IncidentEntryAlert}
-		var at int64
-		err := scan(&e.Alert, &e.AlertStatus, &at)
-		e.At = time.UnixMilli(at).UTC()
+		err := scan(&e.Alert, &e.AlertStatus, (*sqlite.Time)(&e.At))
 		i.Timeline = append(i.Timeline, e)
 		return err
 	})
@@ -314,12 +307,13 @@ func (v *view) timelineResent(i *webhook.Incident, num int64) error {
 		return err
 	}
 	err = v.Each(selectIncidentRuns, []any{i.SubscriptionID, i.OpenedAt.UnixMilli(), num}, func(scan func(...any) error) error {
-		var run, created, rows int64
+		var run, rows int64
+		var created time.Time
 		var status webhook.BulkStatus
 		var r webhook.IncidentResend
-		err := scan(&run, &r.BulkRunID, &r.ProgramID, &status, &r.Admin, &created, &rows, &r.Deliveries)
+		err := scan(&run, &r.BulkRunID, &r.ProgramID, &status, &r.Admin, (*sqlite.Time)(&created), &rows, &r.Deliveries)
 		r.Running, r.Cancelled = status == webhook.BulkRunning, status == webhook.BulkCancelled
-		add(time.UnixMilli(created).UTC(), r, rows, selectRunResults, run, i.SubscriptionID)
+		add(created, r, rows, selectRunResults, run, i.SubscriptionID)
 		return err
 	})
 	for n, from := range sources {

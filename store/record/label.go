@@ -2,7 +2,6 @@ package record
 
 import (
 	"context"
-	"database/sql"
 	"time"
 
 	"service/store/sqlite"
@@ -45,12 +44,10 @@ func (s Deliveries) LastAttempts(ctx context.Context, deliveryIDs []string) (map
 	err := s.lists.DB.Each(ctx, selectLastAttempts, []any{sqlite.JSON(shortIDs(deliveryIDs))}, func(scan func(...any) error) error {
 		var a webhook.Attempt
 		var id string
-		var started, duration int64
-		var status sql.NullInt64
-		var code sql.NullString
-		err := scan((*DeliveryID)(&id), &a.Number, &started, &duration, &a.Result, &status, &code)
-		a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
-		a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
+		var duration int64
+		err := scan((*DeliveryID)(&id), &a.Number, (*sqlite.Time)(&a.StartedAt), &duration, &a.Result, sqlite.OrZero(&a.ResponseStatus),
+			sqlite.OrZero(&a.Error))
+		a.Duration = time.Duration(duration) * time.Millisecond
 		last[id] = a
 		return err
 	})

@@ -1,7 +1,6 @@
 package record
 
 import (
-	"database/sql"
 	"time"
 
 	"service/store/sqlite"
@@ -36,8 +35,7 @@ const maxLeft = 10_000
 
 // left returns the deliveries and events that are left to resend to a subscription.
 func (v *view) left(programID, subscriptionID string) (l Left, err error) {
-	var from sql.NullInt64
-	err = v.Scan(selectLeft, []any{subscriptionID, programID, maxLeft}, &l.Deliveries, &l.Events, &l.Failed, &from)
-	l.From, l.More = sqlite.FromMillis(from), l.Events == maxLeft
+	err = v.Scan(selectLeft, []any{subscriptionID, programID, maxLeft}, &l.Deliveries, &l.Events, &l.Failed, (*sqlite.Time)(&l.From))
+	l.More = l.Events == maxLeft
 	return l, err
 }

@@ -1,9 +1,7 @@
 package record
 
 import (
-	"database/sql"
 	"encoding/json"
-	"time"
 
 	"service/store/sqlite"
 	"service/webhook"
@@ -24,15 +22,11 @@ type ReplayCursor struct {
 
 // ScanReplay reads a row of ReplayColumns.
 func ScanReplay(scan func(...any) error) (r ReplayCursor, err error) {
-	var from, to, created int64
-	var completed sql.NullInt64
-	err = scan(&r.ID, &r.SubscriptionID, &r.ProgramID, &r.Only, &from, &to, &r.Names, &r.Filters, &r.First, &r.After, &r.Until, &r.Status,
-		&r.EventsSent, &r.Deliveries, &created, &completed)
+	err = scan(&r.ID, &r.SubscriptionID, &r.ProgramID, &r.Only, (*sqlite.Time)(&r.From), (*sqlite.Time)(&r.To), &r.Names, &r.Filters,
+		&r.First, &r.After, &r.Until, &r.Status, &r.EventsSent, &r.Deliveries, (*sqlite.Time)(&r.CreatedAt), (*sqlite.Time)(&r.CompletedAt))
 	if err != nil {
 		return r, err
 	}
-	r.From, r.To = time.UnixMilli(from).UTC(), time.UnixMilli(to).UTC()
-	r.CreatedAt, r.CompletedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(completed)
 	r.Scanned, r.Total = r.After-r.First, r.Until-r.First
 	return r, json.Unmarshal([]byte(r.Names), &r.Events)
 }

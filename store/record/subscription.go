@@ -29,21 +29,16 @@ func parseFilters(text sql.NullString) (f webhook.Filters, err error) {
 // ScanSubscription reads a row of SubscriptionColumns.
 func ScanSubscription(scan func(...any) error) (sub webhook.Subscription, err error) {
 	var names, headers string
-	var created, updated int64
-	var deleted, since, probe sql.NullInt64
-	var reason, failing, filters sql.NullString
-	var rate sql.NullFloat64
+	var filters sql.NullString
 	err = scan(&sub.ID, &sub.ProgramID, &sub.URL, &sub.Active, &sub.Description, &names, &sub.Ordered, &sub.MaxInFlight,
-		&sub.HasAuthorizationHeader, &headers, &filters, &sub.Status, &reason, &sub.Revision, &created, &updated, &deleted,
-		&rate, &sub.MaxEvents, &failing, &since, &probe)
+		&sub.HasAuthorizationHeader, &headers, &filters, &sub.Status, sqlite.OrZero(&sub.DisabledReason), &sub.Revision,
+		(*sqlite.Time)(&sub.CreatedAt), (*sqlite.Time)(&sub.UpdatedAt), (*sqlite.Time)(&sub.DeletedAt), sqlite.OrZero(&sub.MaxPerSecond),
+		&sub.MaxEvents, sqlite.OrZero(&sub.FailingReason), (*sqlite.Time)(&sub.FailingSince), (*sqlite.Time)(&sub.NextProbeAt))
 	if err != nil {
 		return sub, err
 	}
-	sub.CreatedAt, sub.UpdatedAt, sub.DeletedAt = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC(), sqlite.FromMillis(deleted)
-	sub.DisabledReason, sub.MaxPerSecond = reason.String, rate.Float64
-	if sub.Status == webhook.HealthFailing {
-		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = webhook.FailingReason(failing.String), sqlite.FromMillis(since),
-			sqlite.FromMillis(probe)
+	if sub.Status != webhook.HealthFailing {
+		sub.FailingReason, sub.FailingSince, sub.NextProbeAt = "", time.Time{}, time.Time{}
 	}
 	var unreadable error
 	sub.Filters, unreadable = parseFilters(filters)

@@ -75,20 +75,13 @@ var (
 )
 
 func scanSummary(scan func(...any) error) (u SubscriptionSummary, err error) {
-	var first, since, lost, lostAt, oldest, success sql.NullInt64
-	var count, rejected sql.NullInt64
-	var reason sql.NullString
+	f := &u.Failures
 	u.Subscription, err = ScanSubscription(func(dest ...any) error {
-		return scan(append(dest, &u.CreatedBy, &count, &rejected, &first, &since, &reason, &lost, &lostAt,
-			&u.WaitingEvents, &u.WaitingMore, &oldest, &u.WaitingDeliveries, &success)...)
+		return scan(append(dest, &u.CreatedBy, sqlite.OrZero(&f.Count), sqlite.OrZero(&f.Rejected), (*sqlite.Time)(&f.First),
+			(*sqlite.Time)(&f.Since), sqlite.OrZero(&f.Reason), sqlite.OrZero(&u.Lost), (*sqlite.Time)(&u.LostLastAt),
+			&u.WaitingEvents, &u.WaitingMore, (*sqlite.Time)(&u.OldestEvent), &u.WaitingDeliveries, (*sqlite.Time)(&u.LastSuccess))...)
 	})
 	u.WaitingMore = u.WaitingMore || u.WaitingEvents >= CountLimit
-	u.Failures = webhook.Failures{
-		Count: int(count.Int64), Rejected: int(rejected.Int64), First: sqlite.FromMillis(first), Since: sqlite.FromMillis(since),
-		Reason: webhook.FailingReason(reason.String),
-	}
-	u.Lost, u.LostLastAt = lost.Int64, sqlite.FromMillis(lostAt)
-	u.OldestEvent, u.LastSuccess = sqlite.FromMillis(oldest), sqlite.FromMillis(success)
 	return u, err
 }
 
@@ -429,19 +422,17 @@ func (s Subscriptions) View(ctx context.Context, id string, recent int) (u Subsc
 
 // deliveryEnd reads the row of a query, or returns a zero DeliveryEnd if there is none.
 func (v *view) deliveryEnd(query, id string) (e DeliveryEnd, err error) {
-	var started, duration int64
-	var status sql.NullInt64
-	var code sql.NullString
+	var duration int64
 	var own []byte
 	a := &e.Attempt
-	err = v.Scan(query, []any{id}, (*DeliveryID)(&e.DeliveryID), &own, &a.Number, &started, &duration, &a.Result, &status, &code)
+	err = v.Scan(query, []any{id}, (*DeliveryID)(&e.DeliveryID), &own, &a.Number, (*sqlite.Time)(&a.StartedAt), &duration, &a.Result,
+		sqlite.OrZero(&a.ResponseStatus), sqlite.OrZero(&a.Error))
 	if errors.Is(err, sql.ErrNoRows) {
 		return DeliveryEnd{}, nil
 	}
 	e.Test = webhook.IsTestEvent(own)
 	e.Ping = own != nil && !e.Test
-	a.StartedAt, a.Duration = time.UnixMilli(started).UTC(), time.Duration(duration)*time.Millisecond
-	a.ResponseStatus, a.Error = int(status.Int64), webhook.ErrorCode(code.String)
+	a.Duration = time.Duration(duration) * time.Millisecond
 	return e, err
 }
 

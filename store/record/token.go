@@ -3,9 +3,7 @@
 package record
 
 import (
-	"database/sql"
 	"strings"
-	"time"
 
 	"service/store/sqlite"
 	"service/webhook"
@@ -17,13 +15,10 @@ const TokenColumns = "id, hint, coalesce(program_id, ''), user_id, name, scopes,
 // ScanToken reads a row of TokenColumns.
 func ScanToken(scan func(...any) error) (t webhook.Token, err error) {
 	var scopes string
-	var created int64
-	var expires, revoked, used sql.NullInt64
-	err = scan(&t.ID, &t.Hint, &t.ProgramID, &t.UserID, &t.Name, &scopes, &created, &expires, &revoked, &used)
+	err = scan(&t.ID, &t.Hint, &t.ProgramID, &t.UserID, &t.Name, &scopes, (*sqlite.Time)(&t.CreatedAt), (*sqlite.Time)(&t.ExpiresAt),
+		(*sqlite.Time)(&t.RevokedAt), (*sqlite.Time)(&t.UsedAt))
 	for s := range strings.FieldsSeq(scopes) {
 		t.Scopes = append(t.Scopes, webhook.Scope(s))
 	}
-	t.CreatedAt, t.ExpiresAt, t.RevokedAt, t.UsedAt = time.UnixMilli(created).UTC(), sqlite.FromMillis(expires), sqlite.FromMillis(revoked),
-		sqlite.FromMillis(used)
 	return t, err
 }

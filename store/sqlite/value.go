@@ -31,6 +31,29 @@ func FromMillis(n sql.NullInt64) time.Time {
 	return time.UnixMilli(n.Int64).UTC()
 }
 
+// Time scans a time in Unix milliseconds; NULL is the zero time. [Millis] is the reverse.
+type Time time.Time
+
+// Scan implements [sql.Scanner].
+func (t *Time) Scan(v any) error {
+	var n sql.NullInt64
+	err := n.Scan(v)
+	*t = Time(FromMillis(n))
+	return err
+}
+
+// OrZero scans a value; NULL is the zero value. [OrNull] is the reverse.
+func OrZero[T any](to *T) sql.Scanner { return orZero[T]{to} }
+
+type orZero[T any] struct{ to *T }
+
+func (z orZero[T]) Scan(v any) error {
+	var n sql.Null[T]
+	err := n.Scan(v)
+	*z.to = n.V
+	return err
+}
+
 // OrNull binds a value; the zero value is NULL.
 func OrNull[T comparable](v T) any {
 	var zero T

@@ -319,7 +319,7 @@ func (w BulkRunWrites) Create(n *NewBulkRun) (webhook.BulkRun, error) {
 		return webhook.BulkRun{}, err
 	}
 	t.AfterCommit(func() { wake(s.housekeeping.bulk) })
-	r, err := scanBulkRun(func(dest ...any) error { return t.Scan(selectBulkRun, []any{n.ID}, dest...) })
+	r, err := scanBulkRun(t.Row(selectBulkRun, n.ID))
 	if err != nil {
 		return webhook.BulkRun{}, err
 	}
@@ -342,7 +342,7 @@ func (w BulkRunWrites) auditRun(r *storedBulkRun, by webhook.AuditEntry, detail 
 
 // Get returns a bulk run of a program, "" for any.
 func (s BulkRuns) Get(ctx context.Context, programID, id string) (webhook.BulkRun, error) {
-	r, err := scanBulkRun(func(dest ...any) error { return s.db.Scan(ctx, selectBulkRun, []any{id}, dest...) })
+	r, err := scanBulkRun(s.db.Row(ctx, selectBulkRun, id))
 	if err == nil && programID != "" && r.ProgramID != programID {
 		err = sql.ErrNoRows
 	}
@@ -416,7 +416,7 @@ func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 // a *webhook.Error with CodeConflict if the run is no longer running.
 func (w BulkRunWrites) Cancel(programID, id string, by webhook.AuditEntry) (webhook.BulkRun, error) {
 	read := func() (storedBulkRun, error) {
-		return scanBulkRun(func(dest ...any) error { return w.t.Scan(selectBulkRun, []any{id}, dest...) })
+		return scanBulkRun(w.t.Row(selectBulkRun, id))
 	}
 	r, err := read()
 	if err == nil && programID != "" && r.ProgramID != programID {

@@ -61,7 +61,7 @@ func (s Alerts) Channels(ctx context.Context) (all []webhook.AlertChannel, err e
 
 // Channel returns an alert channel.
 func (s Alerts) Channel(ctx context.Context, id string) (webhook.AlertChannel, error) {
-	c, err := s.scanChannel(func(dest ...any) error { return s.db.Scan(ctx, selectChannel, []any{id}, dest...) })
+	c, err := s.scanChannel(s.db.Row(ctx, selectChannel, id))
 	return c, sqlite.NoRows(err, webhook.NotFound("alert channel"))
 }
 
@@ -97,7 +97,7 @@ func (w ChannelWrites) put(c *webhook.AlertChannel) error {
 
 // Get returns an alert channel as of this write.
 func (w ChannelWrites) Get(id string) (webhook.AlertChannel, error) {
-	c, err := w.t.s.scanChannel(func(dest ...any) error { return w.t.Scan(selectChannel, []any{id}, dest...) })
+	c, err := w.t.s.scanChannel(w.t.Row(selectChannel, id))
 	return c, sqlite.NoRows(err, webhook.NotFound("alert channel"))
 }
 
@@ -200,6 +200,6 @@ func (s Alerts) Sends(ctx context.Context, channelID string, limit int) (all []A
 
 // Send returns the sending of an alert by its number.
 func (s Alerts) Send(ctx context.Context, num int64) (AlertSend, error) {
-	a, err := s.scanSend(func(dest ...any) error { return s.db.Scan(ctx, selectSend, []any{num}, dest...) })
+	a, err := s.scanSend(s.db.Row(ctx, selectSend, num))
 	return a, sqlite.NoRows(err, webhook.NotFound("test alert"))
 }

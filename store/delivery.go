@@ -227,9 +227,7 @@ func (w DeliveryWrites) Redeliver(programID, subscriptionID, id string, by webho
 			return webhook.Delivery{}, err
 		}
 	}
-	d, _, err := record.ScanDelivery(s.clock, func(dest ...any) error {
-		return t.Scan("SELECT "+record.DeliveryColumns+" FROM deliveries d WHERE d.num = ?", []any{num}, dest...)
-	})
+	d, _, err := record.ScanDelivery(s.clock, t.Row("SELECT "+record.DeliveryColumns+" FROM deliveries d WHERE d.num = ?", num))
 	if err != nil {
 		return d, err
 	}

@@ -11,8 +11,6 @@ import (
 	"service/webhook"
 )
 
-const selectEventOf = "SELECT " + record.EventColumns + " FROM events WHERE program_id = ? AND id = ?"
-
 // staleIfErased returns [ErrStale] if one of some events, an array of seqs, was erased.
 func (t *tx) staleIfErased(programID, seqs string) error {
 	erased, err := erasure.Any(t.Tx, programID, seqs)
@@ -52,9 +50,7 @@ func (w Write) Event(programID, id string) (webhook.Event, error) {
 	if err := w.t.use(programID, "event"); err != nil {
 		return webhook.Event{}, err
 	}
-	e, err := record.ScanEvent(&w.t.s.dictionaries, programID, func(dest ...any) error {
-		return w.t.Scan(selectEventOf, []any{programID, id}, dest...)
-	})
+	e, err := record.ScanEvent(&w.t.s.dictionaries, programID, w.t.Row(record.SelectEvent, programID, id))
 	return e, sqlite.NoRows(err, webhook.NotFound("event"))
 }
 

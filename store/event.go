@@ -83,9 +83,7 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 
 // repeat replaces a repeated event with the stored one.
 func (t *tx) repeat(e *webhook.Event) error {
-	stored, err := record.ScanEvent(&t.s.dictionaries, e.ProgramID, func(dest ...any) error {
-		return t.Scan("SELECT "+record.EventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{e.ProgramID, e.ID}, dest...)
-	})
+	stored, err := record.ScanEvent(&t.s.dictionaries, e.ProgramID, t.Row(record.SelectEvent, e.ProgramID, e.ID))
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (s Queues) recordHealth(t *tx, c *Claim, a *webhook.Attempt, policy webhook
 	if err != nil || before == (webhook.Failures{}) && (c.Ping || a.Result == webhook.ResultSuccess) {
 		return 0, err
 	}
-	sub, err := record.ScanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{id}, dest...) })
+	sub, err := record.ScanSubscription(t.Row(selectAnySubscription, id))
 	if err != nil || !sub.DeletedAt.IsZero() {
 		return 0, err
 	}
@@ -87,7 +87,7 @@ const (
 // alertFailed alerts the operator that an event failed permanently although the subscription is not
 // failing, once per hour and subscription. incident is 0 if the event failed at an earlier URL.
 func (s Queues) alertFailed(t *tx, c *Claim, a *webhook.Attempt, incident int64) error {
-	sub, err := record.ScanSubscription(func(dest ...any) error { return t.Scan(selectAnySubscription, []any{c.SubscriptionID}, dest...) })
+	sub, err := record.ScanSubscription(t.Row(selectAnySubscription, c.SubscriptionID))
 	if err != nil || sub.Status == webhook.HealthFailing {
 		return err
 	}

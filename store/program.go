@@ -94,7 +94,7 @@ func (s Programs) AllMaxInFlight(ctx context.Context) (limits map[string]int, un
 
 // Get returns a program as of this write.
 func (w ProgramWrites) Get(id string) (webhook.Program, error) {
-	p, err := scanProgram(func(dest ...any) error { return w.t.Scan(selectProgram, []any{id}, dest...) })
+	p, err := scanProgram(w.t.Row(selectProgram, id))
 	return p, sqlite.NoRows(err, webhook.NoProgram(id))
 }
 

@@ -24,7 +24,7 @@ func (s Programs) Hidden(id string) bool { return s.use(id, "") != nil }
 
 // Lookup is like Get for admins: it also returns a program that is being imported.
 func (s Programs) Lookup(ctx context.Context, id string) (*webhook.Program, error) {
-	found, err := scanProgram(func(dest ...any) error { return s.db.Scan(ctx, selectProgram, []any{id}, dest...) })
+	found, err := scanProgram(s.db.Row(ctx, selectProgram, id))
 	if err != nil {
 		return nil, sqlite.NoRows(err, webhook.NoProgram(id))
 	}

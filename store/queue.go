@@ -154,10 +154,7 @@ func (s Queues) All(ctx context.Context) ([]*Queue, error) {
 // Get returns the queue of one subscription. The error is a *webhook.Error with CodeNotFound if
 // it was deleted.
 func (s Queues) Get(ctx context.Context, subscriptionID string) (*Queue, error) {
-	q, err := s.scanQueue(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ? AND s.program_id"+list.CanBeUsed, []any{subscriptionID},
-			dest...)
-	})
+	q, err := s.scanQueue(s.db.Row(ctx, "SELECT "+queueColumns+queueTables+" WHERE s.id = ? AND s.program_id"+list.CanBeUsed, subscriptionID))
 	if err != nil {
 		return nil, sqlite.NoRows(err, webhook.NotFound("subscription"))
 	}

@@ -138,9 +138,7 @@ func (s Replays) Get(ctx context.Context, programID, subscriptionID, id string) 
 	if _, err := s.records.Subscription(ctx, programID, subscriptionID); err != nil {
 		return webhook.Replay{}, err
 	}
-	r, err := record.ScanReplay(func(dest ...any) error {
-		return s.db.Scan(ctx, selectReplay, []any{id, subscriptionID}, dest...)
-	})
+	r, err := record.ScanReplay(s.db.Row(ctx, selectReplay, id, subscriptionID))
 	return r.Replay, sqlite.NoRows(err, webhook.NotFound("replay"))
 }
 
@@ -195,7 +193,7 @@ func (w ReplayWrites) Cancel(programID, subscriptionID, id string, by webhook.Au
 	if err != nil {
 		return webhook.Replay{}, err
 	}
-	r, err := record.ScanReplay(func(dest ...any) error { return t.Scan(selectReplay, []any{id, subscriptionID}, dest...) })
+	r, err := record.ScanReplay(t.Row(selectReplay, id, subscriptionID))
 	if err != nil {
 		return r.Replay, sqlite.NoRows(err, webhook.NotFound("replay"))
 	}
@@ -258,11 +256,9 @@ const (
 // reports whether a replay of the queue continues. The error is [ErrStale] if the subscription
 // or the replay has changed.
 func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *Claim, more bool, err error) {
-	r, err := record.ScanReplay(func(dest ...any) error {
-		return s.db.Scan(ctx,
-			"SELECT "+record.ReplayColumns+" FROM replays WHERE subscription_id = ? AND status = 'running' ORDER BY created_at, id LIMIT 1",
-			[]any{q.SubscriptionID}, dest...)
-	})
+	const query = "SELECT " + record.ReplayColumns + " FROM replays WHERE subscription_id = ? AND status = 'running' " +
+		"ORDER BY created_at, id LIMIT 1"
+	r, err := record.ScanReplay(s.db.Row(ctx, query, q.SubscriptionID))
 	if err != nil {
 		return nil, false, sqlite.NoRows(err, nil)
 	}

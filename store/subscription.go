@@ -454,9 +454,7 @@ func (t *tx) subscription(programID, id string) (webhook.Subscription, error) {
 	if err := t.use(programID, "subscription"); err != nil {
 		return webhook.Subscription{}, err
 	}
-	sub, err := record.ScanSubscription(func(dest ...any) error {
-		return t.Scan(record.SelectSubscription, []any{id, programID}, dest...)
-	})
+	sub, err := record.ScanSubscription(t.Row(record.SelectSubscription, id, programID))
 	return sub, sqlite.NoRows(err, webhook.NotFound("subscription"))
 }
 

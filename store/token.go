@@ -128,9 +128,7 @@ var listedTokens = ` FROM tokens WHERE (?5 IS NULL OR CASE WHEN revoked_at IS NO
 
 // Get returns one token of any program.
 func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
-	t, err := record.ScanToken(func(dest ...any) error {
-		return s.db.Scan(ctx, "SELECT "+record.TokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
-	})
+	t, err := record.ScanToken(s.db.Row(ctx, "SELECT "+record.TokenColumns+" FROM tokens WHERE id = ?", id))
 	if err == nil {
 		err = s.use(t.ProgramID, "token")
 	}
@@ -143,9 +141,7 @@ func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {
 // is a *webhook.Error if there is no such token, or if its program moves or has moved, since the
 // other installation would not learn of it.
 func (w TokenWrites) Revoke(id string, by webhook.AuditEntry) (webhook.Token, error) {
-	token, err := record.ScanToken(func(dest ...any) error {
-		return w.t.Scan("SELECT "+record.TokenColumns+" FROM tokens WHERE id = ?", []any{id}, dest...)
-	})
+	token, err := record.ScanToken(w.t.Row("SELECT "+record.TokenColumns+" FROM tokens WHERE id = ?", id))
 	if err != nil || !token.RevokedAt.IsZero() {
 		return token, sqlite.NoRows(err, webhook.NotFound("token"))
 	}
@@ -177,9 +173,7 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	}
 	token, generation := s.tokens.get(hash)
 	if token == nil {
-		found, err := record.ScanToken(func(dest ...any) error {
-			return s.db.Scan(ForLookups(ctx, ""), "SELECT "+record.TokenColumns+" FROM tokens WHERE hash = ?", []any{hash[:]}, dest...)
-		})
+		found, err := record.ScanToken(s.db.Row(ForLookups(ctx, ""), "SELECT "+record.TokenColumns+" FROM tokens WHERE hash = ?", hash[:]))
 		if errors.Is(err, sql.ErrNoRows) {
 			return refused()
 		}

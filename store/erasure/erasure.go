@@ -37,9 +37,7 @@ const (
 // copies of it are left. An event that retention has removed is left alone. One that was erased before is noted
 // again: copies may have come with it from another installation.
 func Mark(t *sqlite.Tx, d *dictionary.Set, programID string, seq, at int64) error {
-	e, err := record.ScanEvent(d, programID, func(dest ...any) error {
-		return t.Scan(selectEvent, []any{programID, seq}, dest...)
-	})
+	e, err := record.ScanEvent(d, programID, t.Row(selectEvent, programID, seq))
 	if errors.Is(err, sql.ErrNoRows) {
 		return t.Exec(addErasure, programID, seq, at)
 	}

@@ -104,9 +104,7 @@ func (s *Stats) Write(t *sqlite.Tx, n int, counted int64) error {
 // addStat adds counts to the row of a span.
 func addStat(t *sqlite.Tx, key Key, span time.Duration, stat *webhook.Stat, counted int64) error {
 	at := key.At(span)
-	stored, err := scanStat(func(dest ...any) error {
-		return t.Scan(selectStat, []any{key.ProgramID, key.SubscriptionID, span.Milliseconds(), at}, dest...)
-	}, span)
+	stored, err := scanStat(t.Row(selectStat, key.ProgramID, key.SubscriptionID, span.Milliseconds(), at), span)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}

@@ -72,16 +72,15 @@ func (s Admins) Get(ctx context.Context, id string) (webhook.Admin, webhook.Pass
 // admin reads one admin by a query with one parameter.
 func (s Admins) admin(ctx context.Context, query, key string) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
-	a, err := scanAdmin(func(dest ...any) error { return s.lists.DB.Scan(ctx, query, []any{key}, dest...) }, &hash)
+	a, err := scanAdmin(s.lists.DB.Row(ctx, query, key), &hash)
 	return a, hash, sqlite.NoRows(err, webhook.NotFound("admin"))
 }
 
 // Get returns the admin with an address, as of this write. The error is a *webhook.Error if
 // there is none.
 func (w AdminWrites) Get(email string) (webhook.Admin, error) {
-	var hash webhook.PasswordHash
-	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(selectAdmin, []any{email}, dest...) }, &hash)
-	return a, sqlite.NoRows(err, webhook.NotFound("admin"))
+	a, _, err := w.adminWithPassword(selectAdmin, email)
+	return a, err
 }
 
 // Create creates an admin and ends an invitation of the address. The error is a
@@ -164,10 +163,9 @@ func (w AdminWrites) SetRole(adminID string, role webhook.Role) (webhook.Admin, 
 	if err := webhook.Invalid(webhook.CheckRole("role", role)...); err != nil {
 		return webhook.Admin{}, err
 	}
-	var hash webhook.PasswordHash
-	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(selectAdminByID, []any{adminID}, dest...) }, &hash)
+	a, _, err := w.adminWithPassword(selectAdminByID, adminID)
 	if err != nil {
-		return a, sqlite.NoRows(err, webhook.NotFound("admin"))
+		return a, err
 	}
 	if role != webhook.RoleOwner {
 		if err := w.checkOtherOwner(&a); err != nil {

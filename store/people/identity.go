@@ -81,7 +81,7 @@ func (w AdminWrites) adminByIdentity(id webhook.Identity) (webhook.Admin, webhoo
 // adminWithPassword reads one admin and the hash of the password.
 func (w AdminWrites) adminWithPassword(query string, key ...any) (webhook.Admin, webhook.PasswordHash, error) {
 	var hash webhook.PasswordHash
-	a, err := scanAdmin(func(dest ...any) error { return w.t.Scan(query, key, dest...) }, &hash)
+	a, err := scanAdmin(w.t.Row(query, key...), &hash)
 	return a, hash, sqlite.NoRows(err, webhook.NotFound("admin"))
 }
 

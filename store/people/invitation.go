@@ -80,7 +80,7 @@ func (w AdminWrites) AcceptInvitation(code string, password webhook.PasswordHash
 
 // RevokeInvitation ends an invitation. The error is a *webhook.Error if none has this ID.
 func (w AdminWrites) RevokeInvitation(id string) (webhook.Invitation, error) {
-	in, err := scanInvitation(func(dest ...any) error { return w.t.Scan(selectInvitationByID, []any{id}, dest...) })
+	in, err := scanInvitation(w.t.Row(selectInvitationByID, id))
 	if err != nil {
 		return in, sqlite.NoRows(err, webhook.NotFound("invitation"))
 	}

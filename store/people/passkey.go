@@ -37,7 +37,7 @@ func (s Admins) Passkeys(ctx context.Context, adminID string) ([]webhook.Passkey
 // Passkey returns the passkey with the ID of a credential. The error is a *webhook.Error if
 // there is none.
 func (s Admins) Passkey(ctx context.Context, credential []byte) (webhook.Passkey, error) {
-	p, err := scanPasskey(func(dest ...any) error { return s.lists.DB.Scan(ctx, selectPasskey, []any{credential}, dest...) })
+	p, err := scanPasskey(s.lists.DB.Row(ctx, selectPasskey, credential))
 	return p, sqlite.NoRows(err, webhook.NotFound("passkey"))
 }
 
@@ -84,7 +84,7 @@ func (w PasskeyWrites) Create(p webhook.Passkey) (webhook.Passkey, error) {
 // Use records that a passkey signed, with its sign count. The error is a
 // *webhook.Error if the passkey was removed, or ErrSignCount if the count does not grow.
 func (w PasskeyWrites) Use(id string, count uint32) error {
-	p, err := scanPasskey(func(dest ...any) error { return w.t.Scan(selectPasskeyByID, []any{id}, dest...) })
+	p, err := scanPasskey(w.t.Row(selectPasskeyByID, id))
 	if err != nil {
 		return sqlite.NoRows(err, webhook.NotFound("passkey"))
 	}
@@ -97,7 +97,7 @@ func (w PasskeyWrites) Use(id string, count uint32) error {
 // Remove removes a passkey of an admin and returns it. The error is a *webhook.Error if
 // the admin has none with this ID.
 func (w PasskeyWrites) Remove(adminID, id string) (webhook.Passkey, error) {
-	p, err := scanPasskey(func(dest ...any) error { return w.t.Scan(selectPasskeyByID, []any{id}, dest...) })
+	p, err := scanPasskey(w.t.Row(selectPasskeyByID, id))
 	if err == nil && p.AdminID != adminID {
 		err = sql.ErrNoRows
 	}

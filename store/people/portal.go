@@ -81,7 +81,7 @@ func (s Portal) Link(ctx context.Context, code string) (webhook.PortalLink, bool
 // error is a *webhook.Error if no link with the code is open.
 func (w PortalWrites) BeginSession(code, address, agent, replaced string, framed bool) (p webhook.PortalSession, secret string, err error) {
 	hash := sha256.Sum256([]byte(code))
-	l, err := scanPortalLink(func(dest ...any) error { return w.t.Scan(selectPortalLink, []any{hash[:]}, dest...) })
+	l, err := scanPortalLink(w.t.Row(selectPortalLink, hash[:]))
 	if err != nil {
 		return p, "", sqlite.NoRows(err, webhook.NotFound("link"))
 	}

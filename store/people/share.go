@@ -60,9 +60,7 @@ func (s Shares) Get(ctx context.Context, code string) (webhook.Share, bool, erro
 // Revoke ends one link to a delivery. The error is a *webhook.Error if there is no such
 // link.
 func (w ShareWrites) Revoke(deliveryID, id string, by webhook.AuditEntry) error {
-	sh, err := scanShare(func(dest ...any) error {
-		return w.t.Scan("SELECT "+shareColumns+" FROM shares WHERE id = ? AND delivery_id = ?", []any{id, deliveryID}, dest...)
-	})
+	sh, err := scanShare(w.t.Row("SELECT "+shareColumns+" FROM shares WHERE id = ? AND delivery_id = ?", id, deliveryID))
 	if err != nil {
 		return sqlite.NoRows(err, webhook.NotFound("link"))
 	}

@@ -665,20 +665,12 @@ func (s Deliveries) Get(ctx context.Context, programID, subscriptionID, id strin
 	if _, err := s.Subscription(ctx, programID, subscriptionID); err != nil {
 		return webhook.Delivery{}, err
 	}
-	var num int64
-	d, num, err := ScanDelivery(s.clock, func(dest ...any) error {
-		return s.lists.DB.Scan(ctx, "SELECT "+DeliveryColumns+" FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?",
-			[]any{ShortID(id), subscriptionID}, dest...)
-	})
+	const query = "SELECT " + DeliveryColumns + " FROM deliveries d WHERE d.id = ? AND d.subscription_id = ?"
+	d, num, err := ScanDelivery(s.clock, s.lists.DB.Row(ctx, query, ShortID(id), subscriptionID))
 	if err != nil {
 		return d, sqlite.NoRows(err, webhook.NotFound("delivery"))
 	}
-	d.Attempts, err = s.attempts(ctx, num)
-	return d, err
-}
-
-// attempts returns the completed attempts of a delivery, oldest first.
-func (s Deliveries) attempts(ctx context.Context, delivery int64) ([]webhook.Attempt, error) {
 	_, each := s.lists.DB.Reads(ctx)
-	return AttemptsOf(each, delivery)
+	d.Attempts, err = AttemptsOf(each, num)
+	return d, err
 }

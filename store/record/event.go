@@ -11,6 +11,9 @@ import (
 // EventColumns are the columns of an event, see [ScanEvent].
 const EventColumns = "seq, id, name, received_at, json, erased_at"
 
+// SelectEvent selects the EventColumns of an event by its program and ID.
+const SelectEvent = "SELECT " + EventColumns + " FROM events WHERE program_id = ? AND id = ?"
+
 // ScanEvent reads a row of EventColumns.
 func ScanEvent(ds *dictionary.Set, programID string, scan func(...any) error) (webhook.Event, error) {
 	e := webhook.Event{ProgramID: programID, Version: webhook.EventVersion}

@@ -450,9 +450,7 @@ func (s Events) Get(ctx context.Context, programID, id string) (webhook.Event, e
 	if err := s.use(programID, "event"); err != nil {
 		return webhook.Event{}, err
 	}
-	e, err := ScanEvent(s.dictionaries, programID, func(dest ...any) error {
-		return s.lists.DB.Scan(ctx, "SELECT "+EventColumns+" FROM events WHERE program_id = ? AND id = ?", []any{programID, id}, dest...)
-	})
+	e, err := ScanEvent(s.dictionaries, programID, s.lists.DB.Row(ctx, SelectEvent, programID, id))
 	return e, sqlite.NoRows(err, webhook.NotFound("event"))
 }
 

@@ -463,9 +463,7 @@ func (s *Reads) Subscription(ctx context.Context, programID, id string) (webhook
 	if err := s.use(programID, "subscription"); err != nil {
 		return webhook.Subscription{}, err
 	}
-	sub, err := ScanSubscription(func(dest ...any) error {
-		return s.lists.DB.Scan(ctx, SelectSubscription, []any{id, programID}, dest...)
-	})
+	sub, err := ScanSubscription(s.lists.DB.Row(ctx, SelectSubscription, id, programID))
 	return sub, sqlite.NoRows(err, webhook.NotFound("subscription"))
 }
 

@@ -50,6 +50,11 @@ func (db *DB) Scan(ctx context.Context, query string, args []any, dest ...any) e
 	return db.corruption.record(st.QueryRowContext(ctx, args...).Scan(dest...))
 }
 
+// Row returns the function that is [DB.Scan] of a query, for a function that scans a kind of rows.
+func (db *DB) Row(ctx context.Context, query string, args ...any) func(dest ...any) error {
+	return func(dest ...any) error { return db.Scan(ctx, query, args, dest...) }
+}
+
 // Each calls row for every row of a query until row returns an error, which it returns.
 // It caches the prepared statement as Scan does. row must call scan before it returns, if
 // at all. It must not read in another way, nor wait for a write: it would wait for a connection

@@ -162,6 +162,11 @@ func (t *Tx) Scan(query string, args []any, dest ...any) error {
 	return err
 }
 
+// Row is like [DB.Row].
+func (t *Tx) Row(query string, args ...any) func(dest ...any) error {
+	return func(dest ...any) error { return t.Scan(query, args, dest...) }
+}
+
 // noteError records the error of a statement, if any.
 func (t *Tx) noteError(err error) {
 	if err != nil {

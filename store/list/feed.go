@@ -60,6 +60,27 @@ func (f *Feed) Page(v *sqlite.View) (keys []int64, next string, err error) {
 	return keys, next, err
 }
 
+// Rows reads the rows of the page, and returns the cursor of the next page, "" on the last. The last
+// argument of the query, after args, is the array of their keys, in whose order it selects them.
+func Rows[T any](ctx context.Context, f *Feed, query string, args []any,
+	scanRow func(scan func(...any) error) (T, error)) (rows []T, next string, err error) {
+	err = f.Reader.DB.View(ctx, func(v *sqlite.View) error {
+		var keys []int64
+		if keys, next, err = f.Page(v); err != nil {
+			return err
+		}
+		return v.Each(query, append(args, sqlite.JSON(keys)), sqlite.ScanInto(&rows, scanRow))
+	})
+	return rows, next, err
+}
+
+// AddStreams adds a stream along an access for each of the values that it looks up.
+func (f *Feed) AddStreams(a *Access, values []string) {
+	for _, value := range values {
+		f.Streams = append(f.Streams, Stream{Access: a, Binds: Binds{"value": value}})
+	}
+}
+
 // parse returns the position in the query's cursor.
 func (f *Feed) parse() (int64, error) {
 	key := []int64{0}

@@ -99,18 +99,9 @@ func (s Audit) Page(ctx context.Context, q *webhook.ListQuery) (entries []webhoo
 	if err != nil {
 		return nil, "", err
 	}
-	err = s.lists.DB.View(ctx, func(v *sqlite.View) error {
-		var nums []int64
-		if nums, next, err = f.Page(v); err != nil {
-			return err
-		}
-		return v.Each(selectListedAudit, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
-			e, err := scanAudit(scan, true)
-			entries = append(entries, e)
-			return err
-		})
+	return list.Rows(ctx, f, selectListedAudit, nil, func(scan func(...any) error) (webhook.AuditEntry, error) {
+		return scanAudit(scan, true)
 	})
-	return entries, next, err
 }
 
 // Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
@@ -140,23 +131,16 @@ func (s Audit) feed(ctx context.Context, q *webhook.ListQuery) (*list.Feed, erro
 	if len(actors) > 0 {
 		f.Binds["token_id"] = sqlite.JSON(actors)
 	}
-	if subjects := q.Filters["subject_id"]; subjects != nil {
-		for _, subject := range subjects {
-			f.Streams = append(f.Streams, list.Stream{Access: auditBySubject, Binds: list.Binds{"value": subject}})
-		}
-	} else if admins := q.Filters["admin"]; admins != nil {
-		for _, admin := range admins {
-			f.Streams = append(f.Streams, list.Stream{Access: auditByAdmin, Binds: list.Binds{"value": admin}})
-		}
-	} else if len(actors) > 0 {
-		for _, actor := range actors {
-			f.Streams = append(f.Streams, list.Stream{Access: auditByActor, Binds: list.Binds{"value": actor}})
-		}
-	} else if programs := q.Filters["program_id"]; programs != nil {
-		for _, program := range programs {
-			f.Streams = append(f.Streams, list.Stream{Access: auditByProgram, Binds: list.Binds{"value": program}})
-		}
-	} else {
+	switch {
+	case q.Filters["subject_id"] != nil:
+		f.AddStreams(auditBySubject, q.Filters["subject_id"])
+	case q.Filters["admin"] != nil:
+		f.AddStreams(auditByAdmin, q.Filters["admin"])
+	case len(actors) > 0:
+		f.AddStreams(auditByActor, actors)
+	case q.Filters["program_id"] != nil:
+		f.AddStreams(auditByProgram, q.Filters["program_id"])
+	default:
 		f.Streams = []list.Stream{{Access: auditAll}}
 	}
 	if q.Filters != nil {

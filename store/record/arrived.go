@@ -13,14 +13,13 @@ import (
 func (s Events) Arrived(ctx context.Context, programID string, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	query := *q
 	query.Size = list.MaxArrived
-	newest, args := "SELECT coalesce(max(rowid), 0) FROM events", []any(nil)
-	f, err := s.feedAll(ctx, &query)
-	if programID != "" {
-		newest, args = "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}
-		f, err = s.feed(ctx, programID, &query)
-	}
+	f, err := s.feed(ctx, programID, &query)
 	if err != nil {
 		return list.Arrived{}, err
+	}
+	newest, args := SelectNewestRow, []any(nil)
+	if programID != "" {
+		newest, args = "SELECT coalesce(max(seq), 0) FROM events WHERE program_id = ?", []any{programID}
 	}
 	return f.Arrived(ctx, mark, newest, args)
 }

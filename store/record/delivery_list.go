@@ -610,15 +610,10 @@ func (s Deliveries) list(ctx context.Context, programID, subscriptionID string, 
 	if err != nil {
 		return nil, "", err
 	}
-	err = s.view(ctx, func(v *view) error {
-		var nums []int64
-		if nums, next, err = f.Page(v.View); err != nil {
-			return err
-		}
-		page, _, err = v.deliveries(nums)
-		return err
+	return list.Rows(ctx, f, selectListedDeliveries, nil, func(scan func(...any) error) (d webhook.Delivery, err error) {
+		d, _, err = ScanDelivery(s.clock, scan)
+		return d, err
 	})
-	return page, next, err
 }
 
 // numBefore returns the highest num of a delivery that was created before a time, 0 if there is

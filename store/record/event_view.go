@@ -26,20 +26,12 @@ func (s Events) PageAll(ctx context.Context, q *webhook.ListQuery) (events []web
 	if err != nil {
 		return nil, "", err
 	}
-	err = s.view(ctx, func(v *view) error {
-		var rows []int64
-		if rows, next, err = f.Page(v.View); err != nil {
-			return err
-		}
-		return v.Each(selectListedRows, []any{sqlite.JSON(rows)}, func(scan func(...any) error) error {
-			var program string
-			e, err := ScanEvent(s.dictionaries, "", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
-			e.ProgramID = program
-			events = append(events, e)
-			return err
-		})
+	return list.Rows(ctx, f, selectListedRows, nil, func(scan func(...any) error) (e webhook.Event, err error) {
+		var program string
+		e, err = ScanEvent(s.dictionaries, "", func(dest ...any) error { return scan(append([]any{&program}, dest...)...) })
+		e.ProgramID = program
+		return e, err
 	})
-	return events, next, err
 }
 
 // feedAll returns the feed of events of all programs that match q.
@@ -99,10 +91,6 @@ var (
 )
 
 const (
-	selectSeqEnds = "SELECT coalesce(min(seq), 1) - 1, coalesce(max(seq), 0) + 1 FROM (SELECT min(seq) AS seq FROM events " +
-		"WHERE program_id = ?1 UNION ALL SELECT max(seq) FROM events WHERE program_id = ?1)"
-	selectSeqRow = "SELECT seq, rowid FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
-
 	selectListedRows = "SELECT e.program_id, e.seq, e.id, e.name, e.received_at, e.json, e.erased_at FROM json_each(?1) i " +
 		"CROSS JOIN events e ON e.rowid = i.value ORDER BY i.key"
 	selectRowFrom = "SELECT rowid, received_at FROM events WHERE rowid >= ? ORDER BY rowid LIMIT 1"
@@ -147,22 +135,7 @@ func (v *view) namedEvents(names []string, low, high int64) ([]list.Stream, erro
 // seqAtMost returns the seq of the newest event of a program whose rowid is at most row, 0 if
 // there is none.
 func (v *view) seqAtMost(programID string, row int64) (int64, error) {
-	var low, high int64 // rowid at most row; rowid above row
-	err := v.Scan(selectSeqEnds, []any{programID}, &low, &high)
-	for err == nil && high-low > 1 {
-		middle := low + (high-low)/2
-		var seq, at int64 // of the newest event up to the middle, since retention leaves gaps
-		switch err = v.Scan(selectSeqRow, []any{programID, middle}, &seq, &at); {
-		case errors.Is(err, sql.ErrNoRows):
-			low, err = middle, nil
-		case err != nil:
-		case at <= row:
-			low = middle
-		default:
-			high = seq
-		}
-	}
-	return low, err
+	return lastSeq(v.Scan, selectSeqRow, programID, func(at, _ int64) bool { return at <= row })
 }
 
 // rowBefore returns the highest rowid of an event that was received before a time, 0 if there
@@ -353,35 +326,26 @@ func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery
 	if err != nil {
 		return nil, "", err
 	}
-	err = s.view(ctx, func(v *view) error {
-		var seqs []int64
-		if seqs, next, err = f.Page(v.View); err != nil {
-			return err
-		}
-		return v.Each(selectListedEvents, []any{programID, sqlite.JSON(seqs)}, func(scan func(...any) error) error {
-			e, err := ScanEvent(s.dictionaries, programID, scan)
-			events = append(events, e)
-			return err
-		})
+	return list.Rows(ctx, f, selectListedEvents, []any{programID}, func(scan func(...any) error) (webhook.Event, error) {
+		return ScanEvent(s.dictionaries, programID, scan)
 	})
-	return events, next, err
 }
 
 // Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
 // first. programID is "" for all programs.
 func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
-	f, err := s.feedAll(ctx, q)
-	if programID != "" {
-		f, err = s.feed(ctx, programID, q)
-	}
+	f, err := s.feed(ctx, programID, q)
 	if err != nil {
 		return "", err
 	}
 	return f.Newer(ctx)
 }
 
-// feed returns the feed of a program's events that match q.
+// feed returns the feed of a program's events that match q, "" for all programs.
 func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*list.Feed, error) {
+	if programID == "" {
+		return s.feedAll(ctx, q)
+	}
 	low, high, err := s.lists.Between(ctx, "", q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
 		return s.SeqBefore(ctx, programID, at)
 	})
@@ -463,15 +427,19 @@ func (s *Reads) SeqBefore(ctx context.Context, programID string, at time.Time) (
 // LastSeq returns the newest seq of a program's log for whose rowid and acceptance time is returns
 // true. is must be true for all seqs before that one as well. LastSeq returns 0 if there is none.
 func (s *Reads) LastSeq(ctx context.Context, programID string, is func(row, received int64) bool) (int64, error) {
+	scan, _ := s.lists.DB.Reads(ctx)
+	return lastSeq(scan, selectAtMost, programID, is)
+}
+
+// lastSeq is LastSeq with scan, and with a query for the newest event up to a seq.
+func lastSeq(scan sqlite.ScanRow, atMost, programID string, is func(row, received int64) bool) (int64, error) {
 	var low, high int64 // true; not true
-	err := s.lists.DB.Scan(ctx,
-		"SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events "+
-			"WHERE program_id = ?1), 0) + 1", []any{programID}, &low, &high)
+	err := scan(selectSeqEnds, []any{programID}, &low, &high)
 	for err == nil && high-low > 1 {
 		// Retention leaves gaps, so check the newest seq up to the middle.
 		middle := low + (high-low)/2
 		var seq, row, received int64
-		err = s.lists.DB.Scan(ctx, selectAtMost, []any{programID, middle}, &seq, &row, &received)
+		err = scan(atMost, []any{programID, middle}, &seq, &row, &received)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			low, err = middle, nil
@@ -484,4 +452,10 @@ func (s *Reads) LastSeq(ctx context.Context, programID string, is func(row, rece
 	return low, err
 }
 
-const selectAtMost = "SELECT seq, rowid, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+const (
+	selectSeqEnds = "SELECT coalesce((SELECT min(seq) FROM events WHERE program_id = ?1), 1) - 1, coalesce((SELECT max(seq) FROM events " +
+		"WHERE program_id = ?1), 0) + 1"
+	// Only for the rowid, by the index alone.
+	selectSeqRow = "SELECT seq, rowid, 0 FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+	selectAtMost = "SELECT seq, rowid, received_at FROM events WHERE program_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+)

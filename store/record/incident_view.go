@@ -412,18 +412,13 @@ func (s Incidents) feed(ctx context.Context, programID string, q *webhook.ListQu
 	f := &list.Feed{Reader: s.lists, Query: q, Binds: b, Low: low, High: high, Scope: list.Scope{List: "incidents", ProgramID: programID,
 		Selection: of.Selection(q)},
 		Budget: s.lists.Limits.Scan}
-	each := func(a *list.Access, values []string) {
-		for _, value := range values {
-			f.Streams = append(f.Streams, list.Stream{Access: a, Binds: list.Binds{"value": value}})
-		}
-	}
 	switch subscriptions := q.Filters["subscription_id"]; {
 	case subscriptions != nil:
-		each(incidentsBySubscription, subscriptions)
+		f.AddStreams(incidentsBySubscription, subscriptions)
 	case slices.Equal(q.Filters["status"], []string{webhook.IncidentOpen}):
 		f.Streams = []list.Stream{{Access: incidentsUnresolved}}
 	case programs != nil:
-		each(incidentsByProgram, programs)
+		f.AddStreams(incidentsByProgram, programs)
 	default:
 		f.Streams = []list.Stream{{Access: incidentsAll}}
 	}

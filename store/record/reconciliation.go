@@ -2,7 +2,6 @@ package record
 
 import (
 	"context"
-	"database/sql"
 	"slices"
 	"strings"
 	"time"
@@ -103,23 +102,12 @@ func (s Events) Owed(ctx context.Context, sub *webhook.Subscription, q *webhook.
 	if err != nil {
 		return nil, "", err
 	}
-	err = s.view(ctx, func(v *view) error {
-		var seqs []int64
-		if seqs, next, err = f.Page(v.View); err != nil {
-			return err
-		}
-		return v.Each(selectOwed, []any{sub.ProgramID, sub.ID, sqlite.JSON(seqs)}, func(scan func(...any) error) error {
-			var o OwedEvent
-			var id sql.NullString
-			o.Event, err = ScanEvent(s.dictionaries, sub.ProgramID, func(dest ...any) error {
-				return scan(append(dest, &o.DeliveryState, &id)...)
-			})
-			o.DeliveryID = longID(id.String)
-			events = append(events, o)
-			return err
+	return list.Rows(ctx, f, selectOwed, []any{sub.ProgramID, sub.ID}, func(scan func(...any) error) (o OwedEvent, err error) {
+		o.Event, err = ScanEvent(s.dictionaries, sub.ProgramID, func(dest ...any) error {
+			return scan(append(dest, &o.DeliveryState, (*DeliveryID)(&o.DeliveryID))...)
 		})
+		return o, err
 	})
-	return events, next, err
 }
 
 // NewerOwed returns the cursor of the page before the one at the cursor of q, "" if that is the first.

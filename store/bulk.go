@@ -250,8 +250,8 @@ func (s *core) bulkPage(ctx context.Context, q *webhook.ListQuery, after, upto i
 		return nil, after, false, err
 	}
 	f.Low, f.High = max(f.Low, after), min(f.High, upto+1)
-	err = s.view(ctx, func(v *view) error {
-		nums, at, more, err = f.Walk(v.View, false, list.Start(false))
+	err = s.db.View(ctx, func(v *sqlite.View) error {
+		nums, at, more, err = f.Walk(v, false, list.Start(false))
 		return err
 	})
 	if !more {
@@ -377,9 +377,9 @@ func (s BulkRuns) Page(ctx context.Context, programID string, q *webhook.ListQue
 		Streams: []list.Stream{{Access: bulkRunsOfProgram}},
 		Scope:   list.Scope{List: "bulk_runs", ProgramID: programID, Selection: webhook.BulkRunList.Selection(q)},
 	}
-	err = s.view(ctx, func(v *view) error {
+	err = s.db.View(ctx, func(v *sqlite.View) error {
 		var nums []int64
-		if nums, next, err = f.Page(v.View); err != nil {
+		if nums, next, err = f.Page(v); err != nil {
 			return err
 		}
 		all = make([]webhook.BulkRun, len(nums))

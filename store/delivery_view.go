@@ -62,7 +62,7 @@ const countErased = "SELECT " + erasure.CountErased + ", " + erasure.AllErased +
 
 // View returns a delivery of any program with all its records.
 func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err error) {
-	err = s.view(ctx, func(v *view) error {
+	err = s.db.View(ctx, func(v *sqlite.View) error {
 		var seqs, ping []byte
 		d.Delivery, d.Num, err = record.ScanDelivery(s.clock, func(dest ...any) error {
 			return v.Scan(selectDeliveryView, []any{record.ShortID(id)}, append([]any{(*sqlite.Time)(&d.ClaimedAt), sqlite.OrZero(&d.ReplayID),
@@ -99,20 +99,20 @@ func (s Deliveries) View(ctx context.Context, id string) (d DeliveryView, err er
 			}
 			d.EventJSON, d.Trace = events.bodies, events.trace
 		}
-		if err := v.resent(&d); err != nil {
+		if err := resent(v, &d); err != nil {
 			return err
 		}
-		if d.Redeliveries, err = v.redeliveries(selectAgain, d.Num, maxRedeliveries); err != nil || len(d.Events) < 2 {
+		if d.Redeliveries, err = redeliveries(v, selectAgain, d.Num, maxRedeliveries); err != nil || len(d.Events) < 2 {
 			return err
 		}
-		d.Splits, err = v.redeliveries(selectSplits, d.Num, maxSplits)
+		d.Splits, err = redeliveries(v, selectSplits, d.Num, maxSplits)
 		return err
 	})
 	return d, err
 }
 
 // resent reads the later deliveries of the delivery's events.
-func (v *view) resent(d *DeliveryView) error {
+func resent(v *sqlite.View, d *DeliveryView) error {
 	if err := v.Scan(countLeftOf, []any{d.Num}, &d.Undelivered, &d.Left); err != nil || d.RecoveredAt.IsZero() {
 		return err
 	}
@@ -121,7 +121,7 @@ func (v *view) resent(d *DeliveryView) error {
 }
 
 // redeliveries returns the deliveries that a query selects for a delivery, at most limit.
-func (v *view) redeliveries(query string, num int64, limit int) (all []Redelivery, err error) {
+func redeliveries(v *sqlite.View, query string, num int64, limit int) (all []Redelivery, err error) {
 	err = v.Each(query, []any{num, limit}, func(scan func(...any) error) error {
 		var a Redelivery
 		err := scan((*record.DeliveryID)(&a.ID), &a.Status, (*sqlite.Time)(&a.CreatedAt))

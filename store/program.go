@@ -236,7 +236,7 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 			p.Attempts.Retryable += n[2]
 		}},
 	}
-	return all, s.view(ctx, func(v *view) error {
+	return all, s.db.View(ctx, func(v *sqlite.View) error {
 		for _, part := range parts {
 			err := v.Each(part.query, append([]any{sqlite.JSON(ids)}, part.args...), func(scan func(...any) error) error {
 				var id string

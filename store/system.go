@@ -44,18 +44,12 @@ func (s Figures) System(ctx context.Context) (y System, err error) {
 		}
 	}
 	var pages, size int64
-	err = s.view(ctx, func(v *view) error {
-		if err := v.Scan("SELECT sqlite_version(), (SELECT user_version FROM pragma_user_version), (SELECT freelist_count "+
-			"FROM pragma_freelist_count), (SELECT page_size FROM pragma_page_size)",
-			nil, &y.SQLite, &y.Schema, &pages, &size); err != nil {
-			return err
-		}
-		y.Free = pages * size
-		return nil
-	})
+	err = s.db.Scan(ctx, "SELECT sqlite_version(), (SELECT user_version FROM pragma_user_version), (SELECT freelist_count "+
+		"FROM pragma_freelist_count), (SELECT page_size FROM pragma_page_size)", nil, &y.SQLite, &y.Schema, &pages, &size)
 	if err != nil {
 		return y, err
 	}
+	y.Free = pages * size
 	c, err := s.metrics.Summarize()
 	y.Commits, y.Writes, y.Seconds, y.Failures = c.Commits, c.Writes, c.Seconds, c.Failures
 	return y, err

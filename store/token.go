@@ -76,7 +76,7 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 		order = " ORDER BY created_at DESC, id DESC"
 	}
 	listed := tokensListed(programID)
-	err = s.view(ctx, func(v *view) error {
+	err = s.db.View(ctx, func(v *sqlite.View) error {
 		if err := v.Scan("SELECT count(*)"+listed, args, &total); err != nil || q.Number-1 > total/q.Size {
 			return err
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
 	"time"
 
 	"service/store/list"
@@ -64,7 +63,7 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 	if err != nil {
 		return nil, err
 	}
-	s.programs.put(p, generation)
+	s.programs.put(id, p, generation)
 	return p, nil
 }
 
@@ -140,7 +139,7 @@ func (w ProgramWrites) Put(id string, f *webhook.ProgramFields,
 // programChanged drops a program from the cache, and notifies watchers, after the commit.
 func (t *tx) programChanged(id string) {
 	t.AfterCommit(func() {
-		t.s.programs.forget(id)
+		t.s.programs.drop(id)
 		t.s.watchers.ProgramChanged(id)
 	})
 }
@@ -253,44 +252,6 @@ func (s Programs) Statistics(ctx context.Context, ids []string) (map[string]*web
 		}
 		return nil
 	})
-}
-
-// programCache caches programs by ID. Only this process changes programs, so a change drops
-// the changed program.
-type programCache struct {
-	mu         sync.RWMutex
-	programs   map[string]*webhook.Program // the programs are read-only
-	generation int                         // incremented by forget
-}
-
-const programCacheSize = 16 << 10
-
-// get returns a cached program, nil if there is none, and the current generation for put.
-func (c *programCache) get(id string) (*webhook.Program, int) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.programs[id], c.generation
-}
-
-// put caches a program that was read in a generation, unless a program was dropped since.
-func (c *programCache) put(p *webhook.Program, generation int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if generation != c.generation {
-		return
-	}
-	if c.programs == nil || len(c.programs) >= programCacheSize {
-		c.programs = make(map[string]*webhook.Program)
-	}
-	c.programs[p.ID] = p
-}
-
-// forget drops a program after a change.
-func (c *programCache) forget(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.programs, id)
-	c.generation++
 }
 
 // CreatePortalLink creates a link to a program's portal, see [people.Writes.CreatePortalLink].

@@ -15,6 +15,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -157,8 +158,8 @@ type core struct {
 	erasedInFlight erasure.InFlight
 	sweeping       sweepLock // held by retention while it removes records, and by an import
 
-	tokens   tokenCache
-	programs programCache
+	tokens   cache[[sha256.Size]byte, webhook.Token] // by hash
+	programs cache[string, webhook.Program]          // by ID
 	watchers watch.Watchers
 	pulled   replica.LogHeads // of the logs that are pulled
 }
@@ -174,6 +175,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		tail: tail.New(tail.Bytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: counters.New(), hold: newHold(),
 		retention:    cfg.Retention,
 		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
+		tokens: cache[[sha256.Size]byte, webhook.Token]{size: 4 << 10}, programs: cache[string, webhook.Program]{size: 16 << 10},
 		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),
 	}}
 	s.alerts = make(map[webhook.AlertName]*atomic.Int64)

@@ -2,11 +2,9 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	"service/store/list"
@@ -192,42 +190,4 @@ func (s Tokens) Authenticate(ctx context.Context, secret string) (*webhook.Token
 	}
 	s.uses.Note(token.ID, now)
 	return token, nil
-}
-
-// tokenCache caches tokens by hash, since every request needs one. Only this process changes
-// tokens, so a change clears it.
-type tokenCache struct {
-	mu         sync.RWMutex
-	tokens     map[[sha256.Size]byte]*webhook.Token // the tokens are read-only
-	generation int                                  // incremented by clear
-}
-
-const tokenCacheSize = 4096
-
-// get returns a cached token, nil if there is none, and the current generation for put.
-func (c *tokenCache) get(hash [sha256.Size]byte) (*webhook.Token, int) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.tokens[hash], c.generation
-}
-
-// put caches a token that was read in a generation, unless the cache was cleared since.
-func (c *tokenCache) put(hash [sha256.Size]byte, t *webhook.Token, generation int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if generation != c.generation {
-		return
-	}
-	if c.tokens == nil || len(c.tokens) >= tokenCacheSize {
-		c.tokens = make(map[[sha256.Size]byte]*webhook.Token)
-	}
-	c.tokens[hash] = t
-}
-
-// clear empties the cache after a change of any token.
-func (c *tokenCache) clear() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.tokens = nil
-	c.generation++
 }

@@ -195,7 +195,7 @@ func (s BulkRuns) Plan(ctx context.Context, a webhook.BulkAction, q *webhook.Lis
 // DryRun is Plan for at most dryRunTime, up to the newest delivery. The error is [ErrDryRuns] if the
 // program has maxDryRuns.
 func (s BulkRuns) DryRun(ctx context.Context, programID string, a webhook.BulkAction, q *webhook.ListQuery) (BulkPlan, error) {
-	end, err := s.dryRuns.begin(programID)
+	end, err := s.beginDryRun(programID)
 	if err != nil {
 		return BulkPlan{}, err
 	}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	"service/webhook"
@@ -19,37 +18,11 @@ const (
 var ErrDryRuns = webhook.NewError(webhook.CodeConflict, fmt.Sprintf("The program has %d dry runs in progress, the maximum. "+
 	"Each takes at most %d s.", maxDryRuns, int(dryRunTime.Seconds())))
 
-// dryRuns counts the dry runs in progress per program.
-type dryRuns struct {
-	mu      sync.Mutex
-	running map[string]int
-}
-
-// begin counts a dry run until end is called. The error is [ErrDryRuns] if the program has
+// beginDryRun counts a dry run until end is called. The error is [ErrDryRuns] if the program has
 // maxDryRuns.
-func (d *dryRuns) begin(programID string) (end func(), err error) {
-	if !d.add(programID) {
+func (s *core) beginDryRun(programID string) (end func(), err error) {
+	if !s.dryRuns.Take(programID, maxDryRuns) {
 		return nil, ErrDryRuns
 	}
-	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.running[programID]--; d.running[programID] == 0 {
-			delete(d.running, programID)
-		}
-	}, nil
-}
-
-// add counts a dry run, unless the program has maxDryRuns.
-func (d *dryRuns) add(programID string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.running[programID] >= maxDryRuns {
-		return false
-	}
-	if d.running == nil {
-		d.running = make(map[string]int)
-	}
-	d.running[programID]++
-	return true
+	return func() { s.dryRuns.Leave(programID) }, nil
 }

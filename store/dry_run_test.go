@@ -59,7 +59,7 @@ func TestDryRunsOfProgram(t *testing.T) {
 		return err
 	}
 	begin := func(program string) func() {
-		end, err := s.dryRuns.begin(program)
+		end, err := s.beginDryRun(program)
 		must(t, err)
 		return end
 	}

@@ -141,7 +141,7 @@ const selectTried = "SELECT seq, id, name, received_at, json, erased_at FROM eve
 // that each filter lets pass, in the order of t.Events. The error is [ErrDryRuns] if the program has
 // maxDryRuns.
 func (s Events) RunFilterTest(ctx context.Context, programID string, t *webhook.FilterTest) ([]FilterCount, error) {
-	end, err := s.dryRuns.begin(programID)
+	end, err := s.beginDryRun(programID)
 	if err != nil {
 		return nil, err
 	}

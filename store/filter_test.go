@@ -306,7 +306,7 @@ func TestRunFilterTest(t *testing.T) {
 	}
 	var ends []func()
 	for range maxDryRuns {
-		end, err := s.dryRuns.begin("p")
+		end, err := s.beginDryRun("p")
 		must(t, err)
 		ends = append(ends, end)
 	}

@@ -76,10 +76,10 @@ func (s Programs) Import(ctx context.Context, x *ProgramImport, also ...func(Wri
 		return y, err
 	}
 	// Retention must not see half of the program.
-	if err := s.sweeping.Lock(ctx); err != nil {
+	if err := s.sweeping.Acquire(ctx, 1); err != nil {
 		return y, err
 	}
-	defer s.sweeping.Unlock()
+	defer s.sweeping.Release(1)
 	if s.programStates.of(im.programID).phase == phaseErasing {
 		if err := s.eraseAll(ctx, true); err != nil { // leftovers of an earlier import
 			return y, err

@@ -203,7 +203,7 @@ func TestReceiveWaits(t *testing.T) {
 		}
 		m.changes(t, x, r)
 		must(t, errors.Join(part.Remove(), other.Close(), x.Close(), r.Close()))
-		if !m.to.sweeping.TryLock() {
+		if !m.to.sweeping.TryAcquire(1) {
 			t.Error("the receptions left the lock")
 		}
 	})

@@ -65,7 +65,7 @@ func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) 
 	if err := r.im.verify(); err != nil {
 		return nil, err
 	}
-	if err := s.sweeping.Lock(ctx); err != nil {
+	if err := s.sweeping.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	if err := r.first(ctx); err != nil {
@@ -223,7 +223,7 @@ func AbortedArrival(by webhook.AuditEntry, programID, moveID string) webhook.Aud
 // Close ends the reception. Unless the program has arrived, the added records are erased, and the
 // audit log records that.
 func (r *Reception) Close() (err error) {
-	defer r.s.sweeping.Unlock()
+	defer r.s.sweeping.Release(1)
 	id := r.im.programID
 	state := r.s.programStates.of(id)
 	if state.phase != phaseReceiving && state.phase != phaseImporting {

@@ -67,7 +67,7 @@ type ReplayCount struct {
 // operator's. The error is [ErrDryRuns] if the program has maxDryRuns.
 func (s Replays) Count(ctx context.Context, programID, subscriptionID string, f *webhook.ReplayFields,
 	batchSize int) (n ReplayCount, err error) {
-	end, err := s.dryRuns.begin(programID)
+	end, err := s.beginDryRun(programID)
 	if err != nil {
 		return n, err
 	}

@@ -68,14 +68,14 @@ func (s *Store) Retain(ctx context.Context, keep webhook.Retention) error {
 		}
 		all, delivered, audit, err := s.look(keep)
 		w := &sweep{}
-		if err == nil && s.sweeping.TryLock() { // otherwise a program is being imported
+		if err == nil && s.sweeping.TryAcquire(1) { // otherwise a program is being imported
 			w, err = s.sweep(ctx, all, delivered)
 			if began := time.Now(); err == nil && keep.Audit > 0 && began.Sub(pruned) >= people.PruneInterval(keep.Audit) {
 				if err = w.steps.each(func() error { return w.audit(audit.mark.audit) }); err == nil {
 					pruned = began
 				}
 			}
-			s.sweeping.Unlock()
+			s.sweeping.Release(1)
 			s.noteSwept(w.swept)
 		}
 		if ctx.Err() != nil {
@@ -111,33 +111,6 @@ func (s *core) sweep(ctx context.Context, old, delivered cutoff) (*sweep, error)
 	shrink := func() error { return s.shrink(ctx, &w.steps, &w.swept.Shrunk) }
 	return w, w.steps.each(w.removeEarly, w.deliveries, w.events, w.stats, w.rest, shrink)
 }
-
-// sweepLock is a mutex for which a waiting goroutine can give up. The channel has capacity 1,
-// and contains an element while it is locked.
-type sweepLock chan struct{}
-
-// Lock locks l, unless ctx ends first.
-func (l sweepLock) Lock(ctx context.Context) error {
-	select {
-	case l <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// TryLock locks l if it is not locked, and reports whether it did.
-func (l sweepLock) TryLock() bool {
-	select {
-	case l <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-// Unlock unlocks l.
-func (l sweepLock) Unlock() { <-l }
 
 // sweep is one run of retention.
 type sweep struct {

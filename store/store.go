@@ -27,7 +27,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
+	"service/internal/ratelimit"
 	"service/store/clock"
 	"service/store/commits"
 	"service/store/counters"
@@ -135,7 +137,7 @@ type core struct {
 	dictionaries dictionary.Set
 	housekeeping housekeeping
 	quotas       quotas
-	dryRuns      dryRuns
+	dryRuns      ratelimit.Slots[string] // by program
 	rejections   rejections
 	afterStep    func() // called after each step of a sweep in tests; nil for none
 
@@ -156,7 +158,7 @@ type core struct {
 	// erasures changes when an event is erased, before and after it leaves the tail.
 	erasures       atomic.Int64
 	erasedInFlight erasure.InFlight
-	sweeping       sweepLock // held by retention while it removes records, and by an import
+	sweeping       *semaphore.Weighted // of 1: held by retention while it removes records, and by an import
 
 	tokens   cache[[sha256.Size]byte, webhook.Token] // by hash
 	programs cache[string, webhook.Program]          // by ID
@@ -174,7 +176,8 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		dir: cfg.Dir, logger: cfg.Logger, disk: doctor.FreeSpace{Dir: cfg.Dir, Min: cfg.MinFreeDisk},
 		tail: tail.New(tail.Bytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: counters.New(), hold: newHold(),
 		retention:    cfg.Retention,
-		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: make(sweepLock, 1), sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
+		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: semaphore.NewWeighted(1),
+		sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
 		tokens: cache[[sha256.Size]byte, webhook.Token]{size: 4 << 10}, programs: cache[string, webhook.Program]{size: 16 << 10},
 		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),
 	}}

@@ -57,14 +57,10 @@ func (s *core) alertAfter(t *tx, delay time.Duration, a *webhook.Alert, incident
 			s.watchers.Notify(func(c *watch.Changes) { c.Alerts = true })
 		}
 	})
-	r, err := t.ExecResult("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, "+
+	num, err := t.Insert("INSERT INTO alerts (id, name, program_id, subscription_id, json, status, attempts_made, next_attempt_at, "+
 		"created_at, counted_at, incident) VALUES (?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
 		a.ID, string(a.Name), a.Subscription.ProgramID, a.Subscription.ID, json, status, next, a.At.UnixMilli(), t.counted(),
 		sqlite.OrNull(incident))
-	if err != nil {
-		return err
-	}
-	num, err := r.LastInsertId()
 	if err != nil {
 		return err
 	}

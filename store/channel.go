@@ -135,13 +135,9 @@ func (w ChannelWrites) Test(id string) (num int64, err error) {
 		return 0, err
 	}
 	w.t.alertQueued()
-	r, err := w.t.ExecResult("INSERT INTO alert_sends (channel_id, program_id, subscription_id, name, json, status, attempts_made, "+
+	return w.t.Insert("INSERT INTO alert_sends (channel_id, program_id, subscription_id, name, json, status, attempts_made, "+
 		"next_attempt_at, created_at, counted_at) VALUES (?, '', '', ?, ?, 'pending', 0, ?, ?, ?)",
 		id, string(webhook.AlertTest), text, w.t.s.clock.Wait(now), now.UnixMilli(), w.t.counted())
-	if err != nil {
-		return 0, err
-	}
-	return r.LastInsertId()
 }
 
 // alertQueued notifies the dispatcher, after the commit, of an alert to send.

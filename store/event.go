@@ -43,22 +43,20 @@ func (w Write) Publish(programID string, events []webhook.Event) (added int, err
 		}
 		received := max(e.ReceivedAt.UnixMilli(), head.received)
 		packed := s.dictionaries.Pack(&t.w.packed, e)
-		var r sql.Result
+		var n int64
 		if e.Trace == "" { // the usual case pays nothing for the column
-			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) "+
+			n, err = t.Affected("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES (?, ?, ?, ?, ?, ?) "+
 				"ON CONFLICT (program_id, id) DO NOTHING",
 				programID, head.seq+1, e.ID, e.Name, received, packed)
 		} else {
-			r, err = t.ExecResult("INSERT INTO events (program_id, seq, id, name, received_at, json, traceparent) VALUES (?, ?, ?, ?, ?, ?, ?) "+
+			n, err = t.Affected("INSERT INTO events (program_id, seq, id, name, received_at, json, traceparent) VALUES (?, ?, ?, ?, ?, ?, ?) "+
 				"ON CONFLICT (program_id, id) DO NOTHING",
 				programID, head.seq+1, e.ID, e.Name, received, packed, string(e.Trace))
 		}
 		if err != nil {
 			return 0, err
 		}
-		if n, err := r.RowsAffected(); err != nil {
-			return 0, err
-		} else if n == 0 {
+		if n == 0 {
 			if err := t.repeat(e); err != nil {
 				return 0, placed(err, events, i)
 			}

@@ -125,12 +125,8 @@ func (w EventTypeWrites) put(t, before *webhook.EventType, by webhook.AuditEntry
 			t.Revision, len(t.Schema), t.UpdatedAt.UnixMilli(), string(t.Schema), t.ID)
 	} else {
 		t.CreatedAt = t.UpdatedAt
-		var r sql.Result
-		r, err = w.t.ExecResult("INSERT INTO event_types (name, revision, bytes, created_at, updated_at, schema) VALUES (?, ?, ?, ?, ?, ?)",
+		t.ID, err = w.t.Insert("INSERT INTO event_types (name, revision, bytes, created_at, updated_at, schema) VALUES (?, ?, ?, ?, ?, ?)",
 			t.Name, t.Revision, len(t.Schema), t.CreatedAt.UnixMilli(), t.UpdatedAt.UnixMilli(), string(t.Schema))
-		if err == nil {
-			t.ID, err = r.LastInsertId()
-		}
 	}
 	if err != nil {
 		return err

@@ -632,11 +632,7 @@ func (im *importer) insertRow(t *tx, table *programTable, r *importRows, row []a
 	values := slices.Clone(row)
 	if table.name == "bulk_runs" {
 		*r.at(values, "num") = nil
-		result, err := t.ExecResult(r.insert, values...)
-		if err != nil {
-			return err
-		}
-		num, err := result.LastInsertId()
+		num, err := t.Insert(r.insert, values...)
 		t.AfterCommit(func() { im.runs[old] = num })
 		return err
 	}
@@ -658,11 +654,7 @@ func (im *importer) queueAlert(t *tx, r *importRows, values []any) error {
 	if *r.at(values, "next_attempt_at") = im.s.clock.Wait(now); !im.s.sendAlerts {
 		*r.at(values, "status"), *r.at(values, "next_attempt_at") = "unsent", nil
 	}
-	result, err := t.ExecResult(r.insert, values...)
-	if err != nil {
-		return err
-	}
-	num, err := result.LastInsertId()
+	num, err := t.Insert(r.insert, values...)
 	if err != nil {
 		return err
 	}

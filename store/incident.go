@@ -75,7 +75,7 @@ const (
 var selectSuccessBefore = "SELECT " + record.LastSuccess + " FROM subscriptions x WHERE x.id = ?"
 
 // openIncident stores a new incident with the time of its first failure, and sets in.num.
-func (t *tx) openIncident(in *incident, programID, subscriptionID string, first time.Time) error {
+func (t *tx) openIncident(in *incident, programID, subscriptionID string, first time.Time) (err error) {
 	var last int64
 	if err := t.Scan(selectIncidentTime, nil, &last); err != nil {
 		return err
@@ -86,12 +86,9 @@ func (t *tx) openIncident(in *incident, programID, subscriptionID string, first 
 	}
 	opened := max(last, t.s.clock.Now().UnixMilli())
 	began := min(first.UnixMilli(), opened)
-	r, err := t.ExecResult(insertIncident, webhook.NewID(), programID, subscriptionID, opened, began,
+	in.num, err = t.Insert(insertIncident, webhook.NewID(), programID, subscriptionID, opened, began,
 		sqlite.Millis(sqlite.FromMillis(succeeded)))
 	if err != nil {
-		return err
-	}
-	if in.num, err = r.LastInsertId(); err != nil {
 		return err
 	}
 	t.incidentsChanged()

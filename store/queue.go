@@ -739,14 +739,11 @@ func (t *tx) insertFormed(c *Claim, seqs string, by maker) error {
 		split = by.split
 	}
 	c.firstURL = c.URLNumber
-	r, err := t.ExecResult("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
+	c.num, err = t.Insert("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
 		"seqs, replay_id, split_of, created_at, counted_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
 		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, ?8, "+roomForAttempt+")",
 		record.ShortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, t.counted())
 	if err != nil {
-		return err
-	}
-	if c.num, err = r.LastInsertId(); err != nil {
 		return err
 	}
 	t.deliveryChanged(c.num)

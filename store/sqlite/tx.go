@@ -90,21 +90,30 @@ func (t *Tx) Overwrite() error {
 // Exec runs a statement. The query must be a constant: its prepared statement is
 // cached until the writer closes.
 func (t *Tx) Exec(query string, args ...any) error {
-	_, err := t.ExecResult(query, args...)
+	_, err := t.exec(query, args)
 	return err
+}
+
+// Insert is like Exec and returns the rowid of the new row.
+func (t *Tx) Insert(query string, args ...any) (int64, error) {
+	r, err := t.exec(query, args)
+	if err != nil {
+		return 0, err
+	}
+	return r.LastInsertId()
 }
 
 // Affected is like Exec and returns the number of changed rows.
 func (t *Tx) Affected(query string, args ...any) (int64, error) {
-	r, err := t.ExecResult(query, args...)
+	r, err := t.exec(query, args)
 	if err != nil {
 		return 0, err
 	}
 	return r.RowsAffected()
 }
 
-// ExecResult is like Exec and returns the result.
-func (t *Tx) ExecResult(query string, args ...any) (sql.Result, error) {
+// exec is Exec with the result.
+func (t *Tx) exec(query string, args []any) (sql.Result, error) {
 	if err := t.refuse(query); err != nil {
 		return nil, err
 	}

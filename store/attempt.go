@@ -4,18 +4,13 @@ import (
 	"time"
 
 	"service/store/record"
+	"service/store/sqlite"
 	"service/webhook"
 )
 
 // outcome returns the columns for the response of an attempt; nil binds NULL.
 func outcome(a *webhook.Attempt) (status, code any) {
-	if a.ResponseStatus != 0 {
-		status = a.ResponseStatus
-	}
-	if a.Error != webhook.ErrorNone {
-		code = string(a.Error)
-	}
-	return status, code
+	return sqlite.OrNull(a.ResponseStatus), sqlite.OrNull(string(a.Error))
 }
 
 // storedHeader returns the value of the column response_header for an attempt.

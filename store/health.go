@@ -236,11 +236,8 @@ func (t *tx) noteRejected(c *Claim, before, after *webhook.Failures, r *Recorded
 
 // setHealth stores the health of a subscription and the reason.
 func (t *tx) setHealth(id string, status webhook.Health, reason string, f webhook.Failures, in incident) error {
-	var why any
-	if reason != "" {
-		why = reason
-	}
-	if err := t.Exec("UPDATE subscriptions SET status = ?, disabled_reason = ? WHERE id = ?", string(status), why, id); err != nil {
+	if err := t.Exec("UPDATE subscriptions SET status = ?, disabled_reason = ? WHERE id = ?",
+		string(status), sqlite.OrNull(reason), id); err != nil {
 		return err
 	}
 	return t.setFailures(id, f, in)

@@ -731,18 +731,12 @@ func (t *tx) insertFormed(c *Claim, seqs string, by maker) error {
 	if err != nil {
 		return err
 	}
-	var replay, split any
-	if by.replay != "" {
-		replay = by.replay
-	}
-	if by.split != "" {
-		split = by.split
-	}
 	c.firstURL = c.URLNumber
 	c.num, err = t.Insert("INSERT INTO deliveries (id, subscription_id, subscription, program_id, status, attempts_made, claimed_at, "+
 		"seqs, replay_id, split_of, created_at, counted_at, first_byte_us) VALUES (?1, ?2, (SELECT num FROM subscriptions "+
 		"WHERE id = ?2), ?3, 'pending', 1, ?4, ?5, ?6, ?7, ?4, ?8, "+roomForAttempt+")",
-		record.ShortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, replay, split, t.counted())
+		record.ShortID(c.ID), c.SubscriptionID, c.ProgramID, now, seqs, sqlite.OrNull(by.replay), sqlite.OrNull(by.split),
+		t.counted())
 	if err != nil {
 		return err
 	}
@@ -1063,10 +1057,7 @@ func (t *tx) finishAttempt(c *Claim, a *webhook.Attempt, step webhook.Step) erro
 		return err
 	}
 	status, code := outcome(a)
-	var reason, completed, counted any
-	if step.FailureReason != webhook.FailureNone {
-		reason = string(step.FailureReason)
-	}
+	var completed, counted any
 	if step.Status.Final() {
 		// It never decreases from commit to commit, as trimSuccesses requires.
 		at, err := t.now()
@@ -1077,7 +1068,8 @@ func (t *tx) finishAttempt(c *Claim, a *webhook.Attempt, step webhook.Step) erro
 	}
 	n, err := t.Affected("UPDATE deliveries SET status = ?, failure_reason = ?, next_attempt_at = ?, completed_at = ?, counted_at = "+
 		"coalesce(?, counted_at), response_status = ?, error = ?, claimed_at = NULL, first_byte_us = NULL WHERE num = ?",
-		string(step.Status), reason, t.s.clock.Stored(step.NextAttemptAt), completed, counted, status, code, num)
+		string(step.Status), sqlite.OrNull(string(step.FailureReason)), t.s.clock.Stored(step.NextAttemptAt), completed, counted, status, code,
+		num)
 	if err == nil && n == 0 {
 		err = fmt.Errorf("store: delivery %d does not exist", num)
 	}

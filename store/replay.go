@@ -153,11 +153,9 @@ func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 	b["subscription"], b["limit"] = subscriptionID, q.Size+1
 	scope := list.Scope{List: "replays", ProgramID: programID, Parent: subscriptionID, Selection: webhook.ReplayList.Selection(q)}
 	if q.Cursor != "" {
-		place := make([]int64, 2)
-		if err := s.lists.Key.ParseCursor(scope, q.Cursor, place); err != nil {
+		if b["behind"], err = s.lists.Key.ParseIDCursor(scope, q.Cursor); err != nil {
 			return nil, "", err
 		}
-		b["behind"] = record.IDAt(place)
 	}
 	query := selectReplays[q.Sort[0].Descending]
 	err = s.db.Each(ctx, query.Text, query.Args(b), func(scan func(...any) error) error {
@@ -167,7 +165,7 @@ func (s Replays) Page(ctx context.Context, programID, subscriptionID string,
 	})
 	if err == nil && len(page) > q.Size {
 		page = page[:q.Size]
-		next = s.lists.Key.Cursor(scope, record.IDPlace(page[q.Size-1].ID))
+		next = s.lists.Key.IDCursor(scope, page[q.Size-1].ID)
 	}
 	return page, next, err
 }

@@ -62,25 +62,8 @@ func (s Tokens) List(ctx context.Context) ([]webhook.Token, error) {
 // Page returns a page of the tokens of a program, "" for all programs, and how many match the
 // filters.
 func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery) (tokens []webhook.Token, total int, err error) {
-	created := q.Ranges["created_at"]
-	var program any
-	if programID != "" {
-		program = programID
-	}
-	args := []any{s.clock.Now().UnixMilli(), 0, 0, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
-		sqlite.Millis(created.From), sqlite.Millis(created.To)}
-	order := " ORDER BY created_at, id"
-	if q.Sort[0].Descending {
-		order = " ORDER BY created_at DESC, id DESC"
-	}
-	listed := tokensListed(programID)
-	err = s.db.View(ctx, func(v *sqlite.View) error {
-		if err := v.Scan("SELECT count(*)"+listed, args, &total); err != nil || q.Number-1 > total/q.Size {
-			return err
-		}
-		args[1], args[2] = q.Size, (q.Number-1)*q.Size
-		return v.Each("SELECT "+record.TokenColumns+listed+order+" LIMIT ?2 OFFSET ?3", args, sqlite.ScanInto(&tokens, record.ScanToken))
-	})
+	tokens, total, err = list.NumberedPage(ctx, s.db, q, s.bindsOf(programID, q), tokensOf("count(*)", programID),
+		tokensOf(record.TokenColumns, programID), record.ScanToken)
 	s.uses.Complete(tokens)
 	return tokens, total, err
 }
@@ -89,40 +72,40 @@ func (s Tokens) Page(ctx context.Context, programID string, q *webhook.ListQuery
 // nil. programID is "" for all programs.
 func (s Tokens) After(ctx context.Context, programID string, q *webhook.ListQuery,
 	last *webhook.Token) (tokens []webhook.Token, err error) {
-	created := q.Ranges["created_at"]
-	var program, at, id any
-	if programID != "" {
-		program = programID
+	b := s.bindsOf(programID, q)
+	if b["limit"] = q.Size; last != nil {
+		b["at"], b["id"] = last.CreatedAt.UnixMilli(), last.ID
 	}
-	if last != nil {
-		at, id = last.CreatedAt.UnixMilli(), last.ID
-	}
-	listed := tokensListed(programID)
-	query := "SELECT " + record.TokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) > (?9, ?3)) ORDER BY created_at, id LIMIT ?2"
+	after := " AND (:at IS NULL OR (created_at, id) > (:at, :id)) ORDER BY created_at, id LIMIT :limit"
 	if q.Sort[0].Descending {
-		query = "SELECT " + record.TokenColumns + listed + " AND (?9 IS NULL OR (created_at, id) < (?9, ?3)) " +
-			"ORDER BY created_at DESC, id DESC LIMIT ?2"
+		after = " AND (:at IS NULL OR (created_at, id) < (:at, :id)) ORDER BY created_at DESC, id DESC LIMIT :limit"
 	}
-	args := []any{s.clock.Now().UnixMilli(), q.Size, id, program, sqlite.JSON(q.Filters["state"]), sqlite.JSON(q.Filters["user_id"]),
-		sqlite.Millis(created.From), sqlite.Millis(created.To), at}
-	err = s.db.Each(ctx, query, args, sqlite.ScanInto(&tokens, record.ScanToken))
+	query := tokensOf(record.TokenColumns, programID).With(after)
+	err = s.db.Each(ctx, query.Text, query.Args(b), sqlite.ScanInto(&tokens, record.ScanToken))
 	s.uses.Complete(tokens)
 	return tokens, err
 }
 
-// tokensListed selects the listed tokens of a program, "" for all programs.
-func tokensListed(programID string) string {
-	if programID == "" {
-		return listedTokens + " AND ?4 IS NULL"
-	}
-	return listedTokens + " AND program_id = ?4"
+// bindsOf binds the parameters of tokensOf.
+func (s Tokens) bindsOf(programID string, q *webhook.ListQuery) list.Binds {
+	b := list.BindsOf(q)
+	b["program"], b["now"] = programID, s.clock.Now().UnixMilli()
+	return b
 }
 
-var listedTokens = ` FROM tokens WHERE (?5 IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= ?1 THEN 'expired' ELSE 'valid' END
-		IN (SELECT value FROM json_each(?5)))
-	AND (?6 IS NULL OR user_id IN (SELECT value FROM json_each(?6)))
-	AND (?7 IS NULL OR created_at >= ?7) AND (?8 IS NULL OR created_at < ?8)
-	AND coalesce(program_id, '')` + list.CanBeUsed
+// tokensOf selects columns of the listed tokens of a program, "" for all programs.
+func tokensOf(columns, programID string) list.Statement {
+	s := list.Statement{}.With("SELECT " + columns + listedTokens)
+	if programID != "" {
+		s = s.With(" AND program_id = :program")
+	}
+	return s
+}
+
+var listedTokens = " FROM tokens WHERE " + list.AllOf(
+	`:state IS NULL OR CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= :now THEN 'expired' ELSE 'valid' END
+		IN (SELECT value FROM json_each(:state))`,
+	list.IsIn("user_id"), list.IsWithin("created_at", "created_at"), "coalesce(program_id, '')"+list.CanBeUsed)
 
 // Get returns one token of any program.
 func (s Tokens) Get(ctx context.Context, id string) (webhook.Token, error) {

@@ -188,14 +188,12 @@ func (w AdminWrites) insert(email string, role webhook.Role, hash webhook.Passwo
 	}
 	now := w.now().UTC().Truncate(time.Millisecond)
 	a := webhook.Admin{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now, HasPassword: hash != ""}
-	var issuer, subject any
 	if id != nil {
 		a.OIDCIssuer, a.OIDCSubject = id.Issuer, id.Subject
-		issuer, subject = id.Issuer, id.Subject
 	}
 	made, err := w.t.Affected("INSERT INTO admins (id, email, role, password, created_at, oidc_issuer, oidc_subject) "+
 		"VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (email) DO NOTHING",
-		a.ID, a.Email, string(a.Role), string(hash), now.UnixMilli(), issuer, subject)
+		a.ID, a.Email, string(a.Role), string(hash), now.UnixMilli(), sqlite.OrNull(a.OIDCIssuer), sqlite.OrNull(a.OIDCSubject))
 	if err == nil && made == 0 {
 		err = webhook.NewError(webhook.CodeConflict, "An admin with the address "+email+" already exists.")
 	}

@@ -2,7 +2,6 @@ package record
 
 import (
 	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -69,17 +68,4 @@ func (id *DeliveryID) Scan(v any) error {
 		return fmt.Errorf("store: cannot scan a delivery id from %T", v)
 	}
 	return nil
-}
-
-// IDPlace returns an ID as a cursor position; IDAt is the reverse.
-func IDPlace(id string) []int64 {
-	u, _ := uuid.Parse(id) // anything other than a UUID sorts first
-	return []int64{int64(binary.BigEndian.Uint64(u[:8])), int64(binary.BigEndian.Uint64(u[8:]))}
-}
-
-func IDAt(position []int64) string {
-	var u uuid.UUID
-	binary.BigEndian.PutUint64(u[:8], uint64(position[0]))
-	binary.BigEndian.PutUint64(u[8:], uint64(position[1]))
-	return u.String()
 }

@@ -142,6 +142,15 @@ func scanBulkRun(scan func(...any) error) (r storedBulkRun, err error) {
 	return r, err
 }
 
+// bulkRunOf reads a bulk run of a program, "" for any.
+func bulkRunOf(programID string, scan func(...any) error) (storedBulkRun, error) {
+	r, err := scanBulkRun(scan)
+	if err == nil && programID != "" && r.ProgramID != programID {
+		err = sql.ErrNoRows
+	}
+	return r, sqlite.NoRows(err, webhook.NotFound("bulk run"))
+}
+
 // Plan returns the effect of a bulk run on the deliveries that match a query of
 // webhook.AllDeliveryList, regardless of its page, up to the num newest; 0 for the newest of
 // all. It stops when ctx ends, or after limit unless that is 0, with an incomplete plan. It
@@ -342,12 +351,9 @@ func (w BulkRunWrites) auditRun(r *storedBulkRun, by webhook.AuditEntry, detail 
 
 // Get returns a bulk run of a program, "" for any.
 func (s BulkRuns) Get(ctx context.Context, programID, id string) (webhook.BulkRun, error) {
-	r, err := scanBulkRun(s.db.Row(ctx, selectBulkRun, id))
-	if err == nil && programID != "" && r.ProgramID != programID {
-		err = sql.ErrNoRows
-	}
+	r, err := bulkRunOf(programID, s.db.Row(ctx, selectBulkRun, id))
 	if err != nil {
-		return webhook.BulkRun{}, sqlite.NoRows(err, webhook.NotFound("bulk run"))
+		return webhook.BulkRun{}, err
 	}
 	if r.Action == webhook.BulkRedeliver {
 		r.Results = make(map[webhook.Status]int)
@@ -415,15 +421,10 @@ func (s BulkRuns) Check(ctx context.Context, q *webhook.ListQuery) error {
 // Cancel stops a bulk run of a program, "" for any. Its effects so far remain. The error is
 // a *webhook.Error with CodeConflict if the run is no longer running.
 func (w BulkRunWrites) Cancel(programID, id string, by webhook.AuditEntry) (webhook.BulkRun, error) {
-	read := func() (storedBulkRun, error) {
-		return scanBulkRun(w.t.Row(selectBulkRun, id))
-	}
-	r, err := read()
-	if err == nil && programID != "" && r.ProgramID != programID {
-		err = sql.ErrNoRows
-	}
+	row := w.t.Row(selectBulkRun, id)
+	r, err := bulkRunOf(programID, row)
 	if err != nil {
-		return webhook.BulkRun{}, sqlite.NoRows(err, webhook.NotFound("bulk run"))
+		return webhook.BulkRun{}, err
 	}
 	if err := w.t.use(r.ProgramID, ""); err != nil {
 		return webhook.BulkRun{}, err
@@ -434,7 +435,7 @@ func (w BulkRunWrites) Cancel(programID, id string, by webhook.AuditEntry) (webh
 	if err := w.end(&r, webhook.BulkCancelled, "", by); err != nil {
 		return webhook.BulkRun{}, err
 	}
-	r, err = read()
+	r, err = scanBulkRun(row)
 	return r.BulkRun, err
 }
 

@@ -222,30 +222,19 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 	if err := s.fillWanted(ctx, queues); err != nil {
 		return err
 	}
-	err := s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND "+which, args,
-		func(scan func(...any) error) error {
-			var id string
-			err := scan(&id)
+	mark := func(query string, set func(*Queue)) error {
+		ids, err := s.ids(ctx, query+which, args...)
+		for _, id := range ids {
 			if q := queues[id]; q != nil {
-				q.Replaying = true
+				set(q)
 			}
-			return err
-		})
-	if err != nil {
-		return err
-	}
-	err = s.db.Each(ctx, "SELECT DISTINCT subscription_id FROM splits WHERE "+which, args, func(scan func(...any) error) error {
-		var id string
-		err := scan(&id)
-		if q := queues[id]; q != nil {
-			q.Splitting = true
 		}
 		return err
-	})
-	if err != nil {
-		return err
 	}
-	return s.fillOldSecrets(ctx, queues, which, args)
+	return errors.Join(
+		mark("SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND ", func(q *Queue) { q.Replaying = true }),
+		mark("SELECT DISTINCT subscription_id FROM splits WHERE ", func(q *Queue) { q.Splitting = true }),
+		s.fillOldSecrets(ctx, queues, which, args))
 }
 
 // fillInterests reads the interests of the queues.

@@ -412,34 +412,24 @@ func (w SubscriptionWrites) Delete(programID, id string, by webhook.AuditEntry) 
 	if err != nil {
 		return sub, err
 	}
-	if err := t.Exec("DELETE FROM interests WHERE subscription_id = ?", id); err != nil {
-		return sub, err
-	}
-	if err := t.Exec("DELETE FROM cursors WHERE subscription_id = ?", id); err != nil {
-		return sub, err
-	}
-	for _, table := range []string{"splits", "size_bounds"} {
-		if err := t.Exec("DELETE FROM "+table+" WHERE subscription_id = ?", id); err != nil {
-			return sub, err
-		}
-	}
 	if err := t.endIncident(id, webhook.IncidentDeleted); err != nil {
 		return sub, err
 	}
-	if err := t.Exec("DELETE FROM failures WHERE subscription_id = ?", id); err != nil {
-		return sub, err
-	}
-	if err := t.Exec("DELETE FROM old_signing_secrets WHERE subscription_id = ?", id); err != nil {
-		return sub, err
+	for _, table := range []string{"interests", "cursors", "splits", "size_bounds", "failures", "old_signing_secrets"} {
+		if err := t.Exec("DELETE FROM "+table+" WHERE subscription_id = ?", id); err != nil {
+			return sub, err
+		}
 	}
 	err = t.Exec("UPDATE replays SET status = 'cancelled', completed_at = ?, counted_at = ? WHERE subscription_id = ? "+
 		"AND status = 'running'", now.UnixMilli(), t.counted(), id)
 	if err != nil {
 		return sub, err
 	}
-	t.AfterCommit(func() { s.watchers.Probed(id, nil) })
-	t.AfterCommit(func() { s.housekeeping.forget(id) })
-	t.AfterCommit(func() { s.watchers.SubscriptionChanged(id) })
+	t.AfterCommit(func() {
+		s.watchers.Probed(id, nil)
+		s.housekeeping.forget(id)
+		s.watchers.SubscriptionChanged(id)
+	})
 	ended, err := s.endDeleted(t, id, deletedAtOnce)
 	if ended == deletedAtOnce {
 		t.AfterCommit(func() { wake(s.housekeeping.deletions) })

@@ -51,28 +51,29 @@ type Column struct {
 	update string
 }
 
+// byKey returns a column of a table that has a text as its key. place is the beginning of the associated
+// data, which ends with the key; filter is a condition of the rows that have secrets.
+func byKey(count func(*Rotation) *int, table, key, column, place, filter string) Column {
+	return Column{
+		count,
+		"SELECT " + key + ", 0, '" + place + "' || " + key + ", " + column + " FROM " + table + " WHERE " + key + " > ?1 AND ?2 = 0 AND " +
+			filter + " ORDER BY " + key + " LIMIT ?3",
+		"UPDATE " + table + " SET " + column + " = ?3 WHERE " + key + " = ?1 AND ?2 = 0 AND " + filter,
+	}
+}
+
 // Columns lists all encrypted columns: a column missing here would be lost with the
 // first rotation. The order matters: replaced signing secrets are copies of current ones, which
 // must be re-encrypted first.
 func Columns() []Column {
+	secrets := func(r *Rotation) *int { return &r.SigningSecrets }
 	return []Column{
+		byKey(func(r *Rotation) *int { return &r.AuthorizationHeaders }, "subscriptions", "id", "authorization_header",
+			"authorization_header of ", "TRUE"),
+		byKey(func(r *Rotation) *int { return &r.Headers }, "subscriptions", "id", "headers", "headers of ", "TRUE"),
+		byKey(secrets, "subscriptions", "id", "signing_secret", "signing_secret of ", "TRUE"),
 		{
-			func(r *Rotation) *int { return &r.AuthorizationHeaders },
-			"SELECT id, 0, 'authorization_header of ' || id, authorization_header FROM subscriptions WHERE id > ?1 AND ?2 = 0 ORDER BY id LIMIT ?3",
-			"UPDATE subscriptions SET authorization_header = ?3 WHERE id = ?1 AND ?2 = 0",
-		},
-		{
-			func(r *Rotation) *int { return &r.Headers },
-			"SELECT id, 0, 'headers of ' || id, headers FROM subscriptions WHERE id > ?1 AND ?2 = 0 ORDER BY id LIMIT ?3",
-			"UPDATE subscriptions SET headers = ?3 WHERE id = ?1 AND ?2 = 0",
-		},
-		{
-			func(r *Rotation) *int { return &r.SigningSecrets },
-			"SELECT id, 0, 'signing_secret of ' || id, signing_secret FROM subscriptions WHERE id > ?1 AND ?2 = 0 ORDER BY id LIMIT ?3",
-			"UPDATE subscriptions SET signing_secret = ?3 WHERE id = ?1 AND ?2 = 0",
-		},
-		{
-			func(r *Rotation) *int { return &r.SigningSecrets },
+			secrets,
 			"SELECT subscription_id, expires_at, 'signing_secret of ' || subscription_id, secret FROM old_signing_secrets " +
 				"WHERE (subscription_id, expires_at) > (?1, ?2) ORDER BY subscription_id, expires_at LIMIT ?3",
 			"UPDATE old_signing_secrets SET secret = ?3 WHERE subscription_id = ?1 AND expires_at = ?2",
@@ -83,29 +84,11 @@ func Columns() []Column {
 				"ORDER BY rowid LIMIT ?3",
 			"UPDATE idempotency_keys SET body = ?3 WHERE rowid = ?2 AND ?1 = ''",
 		},
-		{
-			func(r *Rotation) *int { return &r.CertificateFiles },
-			"SELECT path, 0, 'certificate file ' || path, value FROM certificate_files WHERE path > ?1 AND ?2 = 0 ORDER BY path LIMIT ?3",
-			"UPDATE certificate_files SET value = ?3 WHERE path = ?1 AND ?2 = 0",
-		},
-		{
-			func(r *Rotation) *int { return &r.AlertChannels },
-			"SELECT id, 0, 'alert channel ' || id, target FROM alert_channels WHERE id > ?1 AND ?2 = 0 ORDER BY id LIMIT ?3",
-			"UPDATE alert_channels SET target = ?3 WHERE id = ?1 AND ?2 = 0",
-		},
-		{
-			nil,
-			"SELECT program_id, 0, 'move token of ' || program_id, token FROM program_moves WHERE program_id > ?1 AND ?2 = 0 " +
-				"AND direction = 'out' ORDER BY program_id LIMIT ?3",
-			"UPDATE program_moves SET token = ?3 WHERE program_id = ?1 AND ?2 = 0 AND direction = 'out'",
-		},
-		{
-			// Last, so that the check fits the old key as long as that is needed.
-			nil,
-			"SELECT name, 0, name, value FROM settings WHERE name > ?1 AND ?2 = 0 " +
-				"AND name IN ('" + CursorKey + "', '" + keyring.CheckPlace + "') ORDER BY name LIMIT ?3",
-			"UPDATE settings SET value = ?3 WHERE name = ?1 AND ?2 = 0",
-		},
+		byKey(func(r *Rotation) *int { return &r.CertificateFiles }, "certificate_files", "path", "value", "certificate file ", "TRUE"),
+		byKey(func(r *Rotation) *int { return &r.AlertChannels }, "alert_channels", "id", "target", "alert channel ", "TRUE"),
+		byKey(nil, "program_moves", "program_id", "token", "move token of ", "direction = 'out'"),
+		// Last, so that the check fits the old key as long as that is needed.
+		byKey(nil, "settings", "name", "value", "", "name IN ('"+CursorKey+"', '"+keyring.CheckPlace+"')"),
 	}
 }
 
@@ -127,26 +110,34 @@ func Tables() []string {
 func Run(ctx context.Context, w *sqlite.Writer, keys *keyring.Keyring, logger *slog.Logger, r *Rotation) error {
 	unreadable := 0
 	for _, c := range Columns() {
-		var text string
-		var number int64
-		for more := true; more; {
+		for at, more := (row{}), true; more; {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			done, failed := 0, 0
+			reencrypt := func(place string, value []byte) ([]byte, error) {
+				secret, key, err := keys.DecryptWith(value, place)
+				switch {
+				case err != nil:
+					failed++
+					logger.Error("failed to decrypt a secret with any key; leaving it unchanged", "secret", place)
+					return nil, nil
+				case key == 0:
+					return nil, nil
+				}
+				done++
+				return keys.Encrypt(secret, place), nil
+			}
 			// A write in progress commits what it encrypted before this one runs.
 			err := w.Do(func(t *sqlite.Tx) (err error) {
-				var done, failed int
-				text, number, done, failed, more, err = some(t, keys, logger, &c, text, number)
-				t.AfterCommit(func() {
-					if c.count != nil {
-						*c.count(r) += done
-					}
-					unreadable += failed
-				})
+				at, more, err = c.some(t.Each, t.Exec, at, reencrypt)
 				return err
 			})
 			if err != nil {
 				return err
+			}
+			if unreadable += failed; c.count != nil {
+				*c.count(r) += done
 			}
 		}
 	}
@@ -157,80 +148,46 @@ func Run(ctx context.Context, w *sqlite.Writer, keys *keyring.Keyring, logger *s
 	return nil
 }
 
-// some processes the next rows of a column after (text, number). It returns the last
-// row, how many it re-encrypted, how many no key decrypts, and whether there may be more.
-func some(t *sqlite.Tx, keys *keyring.Keyring, logger *slog.Logger, c *Column, text string,
-	number int64) (lastText string, last int64, done, failed int, more bool, err error) {
-	type row struct {
-		text       string
-		ReadNumber int64
-		value      []byte
+// Each replaces all secrets of a column in a private database.
+func (c *Column) Each(ctx context.Context, db *sql.DB, replace func(place string, value []byte) ([]byte, error)) (err error) {
+	_, each := sqlite.ReadsOf(ctx, db)
+	exec := func(query string, args ...any) error {
+		_, err := db.ExecContext(ctx, query, args...)
+		return err
 	}
-	var outdated []row
-	seen := 0
-	lastText, last = text, number
-	err = t.Each(c.next, []any{text, number, Batch}, func(scan func(...any) error) error {
-		var r row
-		var place string
-		if err := scan(&r.text, &r.ReadNumber, &place, &r.value); err != nil {
-			return err
-		}
-		seen++
-		lastText, last = r.text, r.ReadNumber
-		if len(r.value) == 0 {
-			return nil // none, or removed with the subscription
-		}
-		secret, key, err := keys.DecryptWith(r.value, place)
-		switch {
-		case err != nil:
-			failed++
-			logger.Error("failed to decrypt a secret with any key; leaving it unchanged", "secret", place)
-		case key != 0:
-			r.value = keys.Encrypt(secret, place)
-			outdated = append(outdated, r)
-		}
-		return nil
-	})
-	if err != nil {
-		return text, number, 0, 0, false, err
+	for at, more := (row{}), true; more && err == nil; {
+		at, more, err = c.some(each, exec, at, replace)
 	}
-	for _, r := range outdated {
-		if err := t.Exec(c.update, r.text, r.ReadNumber, r.value); err != nil {
-			return text, number, 0, 0, false, err
-		}
-	}
-	return lastText, last, len(outdated), failed, seen == Batch, nil
+	return err
 }
 
-// Each replaces all secrets of a column in a private database.
-func (c *Column) Each(ctx context.Context, db *sql.DB, replace func(place string, value []byte) ([]byte, error)) error {
-	type row struct {
-		text       string
-		ReadNumber int64
-		place      string
-		value      []byte
-	}
-	_, each := sqlite.ReadsOf(ctx, db)
-	for last := (row{}); ; {
-		var some []row
-		err := each(c.next, []any{last.text, last.ReadNumber, Batch}, func(scan func(...any) error) error {
-			var r row
-			err := scan(&r.text, &r.ReadNumber, &r.place, &r.value)
-			r.value = slices.Clone(r.value)
-			some = append(some, r)
-			return err
-		})
-		for i := range some {
-			last = some[i]
-			if err != nil || len(last.value) == 0 {
-				continue
-			}
-			if last.value, err = replace(last.place, last.value); err == nil {
-				_, err = db.ExecContext(ctx, c.update, last.text, last.ReadNumber, last.value)
-			}
+// row is a row of a column; the zero value is before the first.
+type row struct {
+	text   string
+	number int64
+	place  string
+	value  []byte
+}
+
+// some replaces the secrets in the next rows of a column after one, and returns the last of these rows,
+// and whether there may be more. A secret for which replace returns nil stays.
+func (c *Column) some(each sqlite.EachRow, exec func(query string, args ...any) error, after row,
+	replace func(place string, value []byte) ([]byte, error)) (last row, more bool, err error) {
+	var rows []row
+	err = each(c.next, []any{after.text, after.number, Batch}, func(scan func(...any) error) error {
+		var r row
+		err := scan(&r.text, &r.number, &r.place, &r.value)
+		rows = append(rows, r)
+		return err
+	})
+	for _, last = range rows {
+		if err != nil || len(last.value) == 0 { // none, or removed with the subscription
+			continue
 		}
-		if err != nil || len(some) < Batch {
-			return err
+		var value []byte
+		if value, err = replace(last.place, last.value); err == nil && value != nil {
+			err = exec(c.update, last.text, last.number, value)
 		}
 	}
+	return last, len(rows) == Batch, err
 }

@@ -37,7 +37,7 @@ func (s BulkRuns) Run(ctx context.Context) error {
 // workBulkRuns works on all running bulk runs in turn, until there are none. While all of them
 // wait for redeliveries to complete, it sleeps until a delivery changes.
 func (s *core) workBulkRuns(ctx context.Context) error {
-	work := s.newSteps(sweepPace)
+	work := s.newSteps(ctx, sweepPace)
 	var changes *watch.Watcher // open while all runs wait
 	stopWaiting := func() {
 		if changes != nil {
@@ -54,7 +54,7 @@ func (s *core) workBulkRuns(ctx context.Context) error {
 		}
 		idle := true
 		for i := range runs {
-			worked, err := (&bulkWork{s: s, ctx: ctx, steps: &work, run: &runs[i]}).turn()
+			worked, err := (&bulkWork{steps: &work, run: &runs[i]}).turn()
 			var refused *webhook.Error
 			switch {
 			case errors.As(err, &refused):
@@ -129,11 +129,9 @@ const (
 // sets aside subscriptions that have reached their limit of open redeliveries, and continues
 // with them when they have room.
 type bulkWork struct {
-	s     *core
-	ctx   context.Context
-	steps *steps // of all runs
-	run   *storedBulkRun
-	waits map[string]int64 // the run's progress in subscriptions that were set aside
+	*steps // of all runs
+	run    *storedBulkRun
+	waits  map[string]int64 // the run's progress in subscriptions that were set aside
 }
 
 // turn does the next part of a run, and reports whether there was anything to do.
@@ -180,7 +178,7 @@ func (b *bulkWork) finish() error {
 	err := b.s.write(b.ctx, func(w Write) error { return w.BulkRuns().end(b.run, webhook.BulkDone, "", b.run.creator()) })
 	if err == nil {
 		b.s.logger.Info("bulk run completed", "bulk_run", b.run.ID, "action", string(b.run.Action), "done", b.run.Done, "skipped",
-			b.run.Processed()-b.run.Done, "longest_step", b.steps.longest)
+			b.run.Processed()-b.run.Done, "longest_step", b.longest)
 	}
 	return err
 }
@@ -211,7 +209,7 @@ func (b *bulkWork) advance(subscription string) error {
 		return err
 	}
 	for first := true; first || len(nums) > 0; first = false {
-		size := b.steps.size
+		size := b.size
 		if b.run.Action == webhook.BulkRedeliver {
 			size = min(size, bulkBurst)
 		}
@@ -222,14 +220,14 @@ func (b *bulkWork) advance(subscription string) error {
 			step.after = some[len(some)-1]
 		}
 		var did bulkResult
-		err := b.steps.write(b.ctx, func(t *tx) (err error) {
+		err := b.write(func(t *tx) (err error) {
 			did, err = b.do(t, &step)
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if err := b.pace(did.done); err != nil {
+		if err := b.rest(did.done); err != nil {
 			return err
 		}
 		b.run.Done, b.run.Skipped = b.run.Done+did.done, did.skipped
@@ -248,8 +246,8 @@ func (b *bulkWork) advance(subscription string) error {
 	return nil
 }
 
-// pace waits after a step for as long as its redeliveries take at bulkRate.
-func (b *bulkWork) pace(done int) error {
+// rest waits after a step for as long as its redeliveries take at bulkRate.
+func (b *bulkWork) rest(done int) error {
 	if b.run.Action != webhook.BulkRedeliver || done == 0 {
 		return nil
 	}

@@ -132,7 +132,7 @@ type acceptedRange struct {
 // removeDelivered removes successful deliveries, with all their records, in steps.
 func (w *sweep) removeDelivered(nums []int64) error {
 	for len(nums) > 0 {
-		some := nums[:min(len(nums), w.steps.size)]
+		some := nums[:min(len(nums), w.size)]
 		nums = nums[len(some):]
 		list := sqlite.JSON(some)
 		ranges, err := w.acceptedRanges(list)
@@ -140,7 +140,7 @@ func (w *sweep) removeDelivered(nums []int64) error {
 			return err
 		}
 		var removed int64
-		err = w.steps.write(w.ctx, func(t *tx) (err error) {
+		err = w.write(func(t *tx) (err error) {
 			for i := range ranges {
 				if err := t.addDelivered(&ranges[i]); err != nil {
 					return err
@@ -261,5 +261,5 @@ func (t *tx) addDelivered(r *acceptedRange) error {
 
 // forgetDelivered removes the ranges of a program whose events have been removed.
 func (w *sweep) forgetDelivered(programID string) error {
-	return w.steps.removeFound(w.ctx, selectAgedRanges, programID, removeRanges)
+	return w.removeFound(selectAgedRanges, programID, removeRanges)
 }

@@ -70,7 +70,7 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 	defer s.erasing.Unlock()
 	var errs []error
 	for _, id := range s.programStates.in(phaseErasing, phaseLeaving) {
-		e := &programErasure{s: s, ctx: ctx, steps: s.newSteps(sweepPace), programID: id, dispatching: dispatching}
+		e := &programErasure{steps: s.newSteps(ctx, sweepPace), programID: id, dispatching: dispatching}
 		if state := s.programStates.of(id); state.phase == phaseLeaving {
 			e.moved = state.out.id
 		}
@@ -81,7 +81,7 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 			errs = append(errs, err)
 		default:
 			s.logger.Info("erased a program", "program", id, "events", e.swept.Events, "deliveries", e.swept.Deliveries,
-				"duration", time.Since(began).Round(time.Millisecond), "longest_step", e.steps.longest)
+				"duration", time.Since(began).Round(time.Millisecond), "longest_step", e.longest)
 			wake(s.housekeeping.erased)
 		}
 	}
@@ -90,9 +90,7 @@ func (s *core) eraseAll(ctx context.Context, dispatching bool) error {
 
 // programErasure erases one program. Every step can be repeated, so it continues after a crash.
 type programErasure struct {
-	s             *core
-	ctx           context.Context
-	steps         steps
+	steps
 	swept         Swept
 	programID     string
 	moved         string   // ID of the move after which only tokens stay, "" to erase everything
@@ -101,17 +99,12 @@ type programErasure struct {
 }
 
 func (e *programErasure) run() error {
-	shrink := func() error { return e.s.shrink(e.ctx, &e.steps, &e.swept.Shrunk) }
+	shrink := func() error { return e.shrink(&e.swept.Shrunk) }
 	parts := []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.audit, e.finish, shrink}
 	if e.moved != "" {
 		parts = []func() error{e.close, e.tokens, e.deliveries, e.events, e.runs, e.ofSubscriptions, e.ofProgram, e.empty, shrink}
 	}
-	return e.steps.each(parts...)
-}
-
-// remove removes with a query at most ?2 rows of ?1 at a time, until none is left.
-func (e *programErasure) remove(query string, which any) error {
-	return e.steps.remove(e.ctx, query, which)
+	return e.each(parts...)
 }
 
 // Conditions and queries of an erasure. ?1 is the program, the subscription or the token.
@@ -171,7 +164,7 @@ func (e *programErasure) close() error {
 		return err
 	}
 	now := e.s.clock.Now().UnixMilli()
-	return inSteps(e.ctx, &e.steps, left, func(t *tx, some []string) error {
+	return inSteps(&e.steps, left, func(t *tx, some []string) error {
 		t.AfterCommit(func() {
 			for _, id := range some {
 				e.s.watchers.Probed(id, nil)
@@ -197,7 +190,7 @@ func (e *programErasure) tokens() error {
 		if err := e.remove(eraseKeys, id); err != nil {
 			return err
 		}
-		err := e.steps.write(e.ctx, func(t *tx) error {
+		err := e.write(func(t *tx) error {
 			if err := t.Exec("DELETE FROM idempotency_use WHERE token_id = ?", id); err != nil || e.moved != "" {
 				return err // forwarding needs the tokens
 			}
@@ -220,7 +213,7 @@ func (e *programErasure) deliveries() error {
 	left := false
 	for _, id := range e.subscriptions {
 		for {
-			nums, err := e.s.nums(e.ctx, find, id, e.steps.size)
+			nums, err := e.s.nums(e.ctx, find, id, e.size)
 			if err != nil {
 				return err
 			}
@@ -246,7 +239,7 @@ func (e *programErasure) deliveries() error {
 // removeNums removes deliveries of a subscription.
 func (e *programErasure) removeNums(subscriptionID string, nums []int64) error {
 	list := sqlite.JSON(nums)
-	return e.steps.write(e.ctx, func(t *tx) error {
+	return e.write(func(t *tx) error {
 		err := t.Each(selectErasedPings, []any{list}, func(scan func(...any) error) error {
 			var id string
 			err := scan((*record.DeliveryID)(&id))
@@ -283,7 +276,7 @@ const removeUnlessBlank = "DELETE FROM deliveries WHERE num IN (SELECT value FRO
 
 // events removes the log.
 func (e *programErasure) events() (err error) {
-	e.swept.Events, err = e.steps.repeat(e.ctx, func(t *tx, size int) (n int64, err error) {
+	e.swept.Events, err = e.repeat(func(t *tx, size int) (n int64, err error) {
 		if n, err = t.Affected(eraseEvents, e.programID, size); err == nil {
 			err = t.Exec(lowerMarks)
 		}
@@ -306,7 +299,7 @@ func (e *programErasure) runs() error {
 				"(SELECT subscription_id FROM bulk_run_subscriptions WHERE run = ?1 LIMIT ?2)", num)
 		}
 		if err == nil {
-			err = e.steps.write(e.ctx, func(t *tx) error {
+			err = e.write(func(t *tx) error {
 				return errors.Join(t.Exec("DELETE FROM bulk_run_waits WHERE run = ?", num), t.Exec("DELETE FROM bulk_runs WHERE num = ?", num))
 			})
 		}
@@ -327,7 +320,7 @@ func (e *programErasure) ofSubscriptions() error {
 				return err
 			}
 		}
-		err := e.steps.write(e.ctx, func(t *tx) error {
+		err := e.write(func(t *tx) error {
 			for _, table := range eraseSingle {
 				if err := t.Exec("DELETE FROM "+table+" WHERE subscription_id IN (SELECT value FROM json_each(?))", some); err != nil {
 					return err
@@ -385,7 +378,7 @@ func ofErased(table string) string {
 // ofProgram removes everything else.
 func (e *programErasure) ofProgram() error {
 	// In a write, since a chore of the writer writes them.
-	err := e.steps.write(e.ctx, func(*tx) error {
+	err := e.write(func(*tx) error {
 		e.s.stats.Forget(e.programID)
 		return nil
 	})
@@ -413,7 +406,7 @@ func (e *programErasure) audit() error {
 		return err
 	}
 	if late {
-		err := e.steps.write(e.ctx, func(t *tx) error {
+		err := e.write(func(t *tx) error {
 			if err := t.people.Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionProgramDelete,
 				ProgramID: e.programID, SubjectID: e.programID}); err != nil {
 				return err
@@ -436,7 +429,7 @@ func (e *programErasure) audit() error {
 			return err
 		})
 		if err == nil {
-			err = inSteps(e.ctx, &e.steps, nums, func(t *tx, some []int64) error { return t.Exec(eraseAudit, sqlite.JSON(some)) })
+			err = inSteps(&e.steps, nums, func(t *tx, some []int64) error { return t.Exec(eraseAudit, sqlite.JSON(some)) })
 		}
 		if err != nil {
 			return err
@@ -447,7 +440,7 @@ func (e *programErasure) audit() error {
 
 // finish removes the program, after which its ID can be used again.
 func (e *programErasure) finish() error {
-	return e.steps.write(e.ctx, func(t *tx) error {
+	return e.write(func(t *tx) error {
 		// A write that began before the erasure may have added something.
 		var left sql.NullString
 		if err := t.Scan(selectErasedRest, []any{e.programID}, &left); err != nil {
@@ -475,7 +468,7 @@ func (e *programErasure) finish() error {
 
 // empty records that the program has no records here but its tokens.
 func (e *programErasure) empty() error {
-	return e.steps.write(e.ctx, func(t *tx) error {
+	return e.write(func(t *tx) error {
 		delete(t.w.heads, e.programID)
 		e.s.tail.Forget(e.programID)
 		e.s.pulled.Forget(e.programID)

@@ -70,7 +70,7 @@ func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
 	s.clearing.Lock()
 	defer s.clearing.Unlock()
 	s.erasedInFlight.Expect()
-	c := &clearing{s: s, ctx: ctx, steps: s.newSteps(sweepPace), inFlight: make(map[int64]bool)}
+	c := &clearing{steps: s.newSteps(ctx, sweepPace), inFlight: make(map[int64]bool)}
 	began := time.Now()
 	if err := c.rows(); err != nil {
 		return next, err
@@ -81,7 +81,7 @@ func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
 		return next, err
 	}
 	if s.blanked = s.blanked && c.events == 0; !s.blanked {
-		if err := c.steps.each(c.residue, c.fill, c.drop, c.residue); err != nil {
+		if err := c.each(c.residue, c.fill, c.drop, c.residue); err != nil {
 			return next, err
 		}
 		s.blanked = true
@@ -89,19 +89,17 @@ func (s *core) clearErased(ctx context.Context) (next time.Time, err error) {
 	if !s.truncateWAL() {
 		return time.Now().Add(clearRetry), nil // a long read uses it
 	}
-	if err := c.steps.remove(ctx, erasure.RemoveCleared); err != nil {
+	if err := c.remove(erasure.RemoveCleared); err != nil {
 		return next, err
 	}
 	s.logger.Info("removed the copies of erased events", "events", c.events, "duration", time.Since(began).Round(time.Millisecond),
-		"longest_step", c.steps.longest)
+		"longest_step", c.longest)
 	return next, nil
 }
 
 // clearing is one run of clearErased.
 type clearing struct {
-	s        *core
-	ctx      context.Context
-	steps    steps
+	steps
 	events   int
 	inFlight map[int64]bool
 }
@@ -136,7 +134,7 @@ func (c *clearing) program(events []erasure.Pending) error {
 	if err := c.answers(events); err != nil {
 		return err
 	}
-	c.steps.size = firstStep
+	c.size = firstStep
 	var done []erasure.Pending
 	for i := range events {
 		left, err := c.deliveries(&events[i])
@@ -148,7 +146,7 @@ func (c *clearing) program(events []erasure.Pending) error {
 		}
 	}
 	c.events += len(done)
-	return inSteps(c.ctx, &c.steps, done, func(t *tx, some []erasure.Pending) error {
+	return inSteps(&c.steps, done, func(t *tx, some []erasure.Pending) error {
 		for i := range some {
 			if err := erasure.Cleared(t.Tx, &some[i]); err != nil {
 				return err
@@ -162,12 +160,12 @@ func (c *clearing) program(events []erasure.Pending) error {
 // reports whether one is in flight.
 func (c *clearing) deliveries(p *erasure.Pending) (inFlight bool, err error) {
 	for after := int64(0); ; {
-		nums, err := c.s.nums(c.ctx, erasure.SelectCarriers, p.ProgramID, p.Seq, after, c.steps.size)
+		nums, err := c.s.nums(c.ctx, erasure.SelectCarriers, p.ProgramID, p.Seq, after, c.size)
 		if err != nil || len(nums) == 0 {
 			return inFlight, err
 		}
 		var claimed []int64
-		err = c.steps.write(c.ctx, func(t *tx) (err error) {
+		err = c.write(func(t *tx) (err error) {
 			after, claimed, err = t.clearDeliveries(nums, p.Seq)
 			return err
 		})
@@ -226,14 +224,14 @@ func (t *tx) clearDeliveries(nums []int64, seq int64) (last int64, inFlight []in
 // its write; then all are read again.
 func (c *clearing) answers(events []erasure.Pending) error {
 	a := erasure.NewAnswers(c.s.keys, events)
-	c.steps.size = firstStep
+	c.size = firstStep
 	for after, read, again := int64(0), 1, false; read > 0 || again; {
 		if read == 0 {
 			after, again = 0, false
 		}
 		read = 0
 		var found []*erasure.Answer
-		err := c.s.db.Each(c.ctx, erasure.SelectAnswers, []any{events[0].ProgramID, after, c.steps.size}, func(scan func(...any) error) error {
+		err := c.s.db.Each(c.ctx, erasure.SelectAnswers, []any{events[0].ProgramID, after, c.size}, func(scan func(...any) error) error {
 			var place string
 			var body []byte
 			if err := scan(&after, &place, &body); err != nil {
@@ -248,7 +246,7 @@ func (c *clearing) answers(events []erasure.Pending) error {
 		if err != nil {
 			return err
 		}
-		err = inSteps(c.ctx, &c.steps, found, func(t *tx, some []*erasure.Answer) error {
+		err = inSteps(&c.steps, found, func(t *tx, some []*erasure.Answer) error {
 			for _, answer := range some {
 				changed, err := a.Store(t.Tx, answer)
 				if again = again || changed; err != nil {
@@ -266,19 +264,19 @@ func (c *clearing) answers(events []erasure.Pending) error {
 
 // fill overwrites the pages that are free, and drop makes them free again.
 func (c *clearing) fill() error {
-	c.steps.size = 1
-	return c.steps.until(c.ctx, func(t *tx, size int) (end bool, err error) {
+	c.size = 1
+	return c.until(func(t *tx, size int) (end bool, err error) {
 		left, err := erasure.Fill(t.Tx, min(size, 8))
 		return left == 0, err
 	})
 }
 
-func (c *clearing) drop() error { return c.steps.remove(c.ctx, erasure.DropBlanks) }
+func (c *clearing) drop() error { return c.remove(erasure.DropBlanks) }
 
 // residue overwrites what rows left in pages that are in use.
 func (c *clearing) residue() error {
 	var r erasure.Residue
-	return c.steps.until(c.ctx, func(t *tx, size int) (bool, error) {
+	return c.until(func(t *tx, size int) (bool, error) {
 		next, end, err := r.Next(t.Tx, size)
 		t.AfterCommit(func() { r = next })
 		return end, err

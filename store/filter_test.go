@@ -168,7 +168,7 @@ func TestFilterCounts(t *testing.T) {
 			t.Errorf("event %d: %d wait and %d do not get it (%v), want %d and %d", e.Seq, len(view.Waiting), len(view.Filtered), err, want, 2-want)
 		}
 	}
-	w := sweep{s: s.core, ctx: t.Context()}
+	w := sweep{steps: s.newSteps(t.Context(), sweepPace)}
 	losses, err := w.pendingLosses("p", 0, 8)
 	if err != nil || len(losses) != 2 {
 		t.Fatalf("losses: got %v, %v", losses, err)

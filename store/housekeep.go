@@ -118,19 +118,19 @@ func (s *core) housekeepAt(ctx context.Context, woken <-chan struct{}, do func(c
 // removeResponses removes responses above the quotas.
 func (s *core) removeResponses(ctx context.Context) error {
 	h := &s.housekeeping
-	w := s.newSteps(sweepPace)
+	w := s.newSteps(ctx, sweepPace)
 	w.size = max(h.step/2, firstStep)
 	defer func() { h.step = w.size }()
 	if !h.found {
-		if err := s.findResponses(ctx, &w); err != nil {
+		if err := w.findResponses(); err != nil {
 			return err
 		}
 		h.found = true
 	}
-	if err := h.each(h.trim, func(id string) error { return s.trimSuccesses(ctx, &w, id) }); err != nil {
+	if err := h.each(h.trim, w.trimSuccesses); err != nil {
 		return err
 	}
-	return h.each(h.prune, func(id string) error { return s.pruneResponses(ctx, &w, id) })
+	return h.each(h.prune, w.pruneResponses)
 }
 
 // pruneProgram makes housekeeping prune the responses of a program that may exceed its quota.
@@ -162,7 +162,8 @@ func (h *housekeeping) each(noted map[string]struct{}, do func(id string) error)
 }
 
 // findResponses looks for responses above a quota at startup.
-func (s *core) findResponses(ctx context.Context, w *steps) error {
+func (w *steps) findResponses() error {
+	s, ctx := w.s, w.ctx
 	half, err := s.ids(ctx, selectTrimming)
 	if err != nil {
 		return err
@@ -172,19 +173,19 @@ func (s *core) findResponses(ctx context.Context, w *steps) error {
 		return err
 	}
 	for _, id := range append(half, unmarked...) {
-		if err := s.trimSuccesses(ctx, w, id); err != nil {
+		if err := w.trimSuccesses(id); err != nil {
 			return err
 		}
 	}
 	if len(half) > 0 { // all of it may have been trimmed
-		if err := w.write(ctx, func(t *tx) error { return t.noteTrimming("", false) }); err != nil {
+		if err := w.write(func(t *tx) error { return t.noteTrimming("", false) }); err != nil {
 			return err
 		}
 	}
 	programs, err := s.ids(ctx, selectOverQuota, s.quotas.responses)
 	for _, id := range programs {
 		if err == nil {
-			err = s.pruneResponses(ctx, w, id)
+			err = w.pruneResponses(id)
 		}
 	}
 	return err
@@ -207,13 +208,13 @@ const (
 
 // endAllDeleted ends the pending deliveries of deleted subscriptions.
 func (s *core) endAllDeleted(ctx context.Context) error {
-	w := s.newSteps(sweepPace)
+	w := s.newSteps(ctx, sweepPace)
 	ids, err := s.ids(ctx, selectDeletedWaiting)
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		_, err := w.repeat(ctx, func(t *tx, size int) (int64, error) {
+		_, err := w.repeat(func(t *tx, size int) (int64, error) {
 			ended, err := s.endDeleted(t, id, size)
 			return int64(ended), err
 		})

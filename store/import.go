@@ -107,19 +107,17 @@ func (s *core) abandonImport(programID string) error {
 
 // importer returns an importer without an export.
 func (s Programs) importer(ctx context.Context, x *ProgramImport) *importer {
-	im := &importer{s: s.core, ctx: ctx, steps: s.newSteps(importPace), retry: x.Retry, audit: x.Audit,
+	im := &importer{steps: s.newSteps(ctx, importPace), retry: x.Retry, audit: x.Audit,
 		subscriptions: make(map[int64]int64), runs: make(map[int64]int64), named: make(map[string]string)}
 	if x.Idle {
-		im.steps.pace = frozenPace
+		im.pace = frozenPace
 	}
 	return im
 }
 
 // importer adds one program.
 type importer struct {
-	s         *core
-	ctx       context.Context
-	steps     steps
+	steps
 	db        *sql.DB // the export
 	keys      *keyring.Keyring
 	packed    dictionary.Set // of the export
@@ -387,7 +385,7 @@ func (im *importer) name() error {
 		im.done.Named = append(im.done.Named, im.named[id])
 	}
 	for left := ids; len(left) > 0 && im.audit.Action != ""; {
-		some := left[:min(len(left), im.steps.size)]
+		some := left[:min(len(left), im.size)]
 		left = left[len(some):]
 		err := im.s.write(im.ctx, func(w Write) error {
 			for _, id := range some {
@@ -429,7 +427,7 @@ func (im *importer) interrupt() error {
 	if err != nil || im.retry == nil {
 		return err
 	}
-	return inSteps(im.ctx, &im.steps, nums, func(t *tx, some []int64) error {
+	return inSteps(&im.steps, nums, func(t *tx, some []int64) error {
 		for _, num := range some {
 			if err := t.interrupt(num, *im.retry, time.Now()); err != nil {
 				return err
@@ -560,7 +558,7 @@ func (im *importer) table(table *programTable) error {
 	defer rows.Close()
 	for more := true; more; {
 		r.all = r.all[:0]
-		for len(r.all) < im.steps.size {
+		for len(r.all) < im.size {
 			if more = rows.Next(); !more {
 				break
 			}
@@ -576,7 +574,7 @@ func (im *importer) table(table *programTable) error {
 		if len(r.all) == 0 {
 			break
 		}
-		if err := im.steps.write(im.ctx, func(t *tx) error { return im.insert(t, table, r) }); err != nil {
+		if err := im.write(func(t *tx) error { return im.insert(t, table, r) }); err != nil {
 			return err
 		}
 	}
@@ -703,7 +701,7 @@ func (im *importer) reserve(table *programTable, of *numbered) (last int64, err 
 	}
 	var base int64
 	var added list.ImportedRange
-	err = im.steps.write(im.ctx, func(t *tx) error {
+	err = im.write(func(t *tx) error {
 		var newest int64
 		if err := t.Scan(fmt.Sprintf("SELECT coalesce(max(%s), 0) FROM %s", of.column, of.table), nil, &newest); err != nil {
 			return err
@@ -747,7 +745,7 @@ func (im *importer) extend() error {
 			continue
 		}
 		part.here.From = from.Int64
-		if err := im.steps.write(im.ctx, func(t *tx) error { return im.s.lists.Imported.Record(t.Tx, part.here) }); err != nil {
+		if err := im.write(func(t *tx) error { return im.s.lists.Imported.Record(t.Tx, part.here) }); err != nil {
 			return err
 		}
 	}

@@ -34,8 +34,8 @@ func TestMoveTrimmed(t *testing.T) {
 	const kept = "SELECT count(*) FROM responses WHERE delivery IN (SELECT num FROM deliveries WHERE subscription_id = ?)"
 	trim := func(s *Store) int64 {
 		s.quotas.successes = 1
-		trimming := s.newSteps(sweepPace)
-		must(t, s.trimSuccesses(t.Context(), &trimming, sub))
+		trimming := s.newSteps(t.Context(), sweepPace)
+		must(t, trimming.trimSuccesses(sub))
 		return count(t, s, kept, sub)
 	}
 	before := count(t, m.from, kept, sub)

@@ -58,7 +58,7 @@ func (s Programs) Receive(ctx context.Context, moveID string, x *ProgramImport) 
 	}
 	defer db.Close() // the export was only read
 	r := &Reception{s: s, moveID: moveID, im: s.importer(ctx, x)}
-	r.im.moving, r.im.steps.pace = true, movePace
+	r.im.moving, r.im.pace = true, movePace
 	if err := r.im.open(db, x); err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (r *Reception) add(ctx context.Context, x *ProgramImport) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := im.steps.write(im.ctx, func(t *tx) error { return t.Exec(rows.insert, rows.all[0]...) }); err != nil {
+	if err := im.write(func(t *tx) error { return t.Exec(rows.insert, rows.all[0]...) }); err != nil {
 		return err
 	}
 	if err := im.tables(); err != nil {
@@ -180,7 +180,7 @@ func (r *Reception) add(ctx context.Context, x *ProgramImport) (err error) {
 // that, the program is complete here but not active. The last write runs the functions.
 func (r *Reception) Complete(ctx context.Context, x *ProgramImport, also ...func(Write, Imported) error) (Imported, error) {
 	im := r.im
-	im.steps.pace = frozenPace
+	im.pace = frozenPace
 	if err := r.Add(ctx, x); err != nil {
 		return Imported{}, err
 	}

@@ -149,8 +149,8 @@ func TestBulkRunCountsOnce(t *testing.T) {
 		}
 		runs, err := s.runningBulkRuns(t.Context())
 		must(t, err)
-		steps := s.newSteps(sweepPace)
-		_, err = (&bulkWork{s: s.core, ctx: t.Context(), steps: &steps, run: &runs[0]}).turn()
+		steps := s.newSteps(t.Context(), sweepPace)
+		_, err = (&bulkWork{steps: &steps, run: &runs[0]}).turn()
 		must(t, err)
 		deliverAll(t, s, full.ID)
 		deliverAll(t, s, other.ID)

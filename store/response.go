@@ -118,7 +118,8 @@ func successesAfter(columns, where, tail string) string {
 
 // trimSuccesses removes the responses of all but the newest successful attempts of a
 // subscription.
-func (s *core) trimSuccesses(ctx context.Context, w *steps, subscriptionID string) error {
+func (w *steps) trimSuccesses(subscriptionID string) error {
+	s, ctx := w.s, w.ctx
 	var mark int64
 	if err := s.db.Scan(ctx, selectMark, []any{subscriptionID}, &mark); err != nil {
 		return err
@@ -137,7 +138,7 @@ func (s *core) trimSuccesses(ctx context.Context, w *steps, subscriptionID strin
 			return nil
 		}
 		more = n >= w.size
-		err := w.write(ctx, func(t *tx) error {
+		err := w.write(func(t *tx) error {
 			if err := t.noteTrimming(subscriptionID, more); err != nil || n == 0 {
 				return err
 			}
@@ -167,7 +168,8 @@ func (t *tx) noteTrimming(subscriptionID string, half bool) error {
 }
 
 // pruneResponses removes the oldest other responses of a program until it is within its quota.
-func (s *core) pruneResponses(ctx context.Context, w *steps, programID string) error {
+func (w *steps) pruneResponses(programID string) error {
+	s, ctx := w.s, w.ctx
 	for {
 		var use int64
 		if err := s.db.Scan(ctx, selectUse, []any{programID}, &use); err != nil || use <= s.quotas.responses {
@@ -187,7 +189,7 @@ func (s *core) pruneResponses(ctx context.Context, w *steps, programID string) e
 			return err
 		}
 		list := sqlite.JSON(oldest)
-		err = w.write(ctx, func(t *tx) error {
+		err = w.write(func(t *tx) error {
 			if err := t.Exec(removeResponses, list); err != nil {
 				return err
 			}

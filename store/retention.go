@@ -71,7 +71,7 @@ func (s *Store) Retain(ctx context.Context, keep webhook.Retention) error {
 		if err == nil && s.sweeping.TryAcquire(1) { // otherwise a program is being imported
 			w, err = s.sweep(ctx, all, delivered)
 			if began := time.Now(); err == nil && keep.Audit > 0 && began.Sub(pruned) >= people.PruneInterval(keep.Audit) {
-				if err = w.steps.each(func() error { return w.audit(audit.mark.audit) }); err == nil {
+				if err = w.each(func() error { return w.audit(audit.mark.audit) }); err == nil {
 					pruned = began
 				}
 			}
@@ -86,7 +86,7 @@ func (s *Store) Retain(ctx context.Context, keep webhook.Retention) error {
 		} else if swept != (Swept{}) {
 			s.logger.Info("removed records older than the retention", "events", swept.Events, "deliveries", swept.Deliveries,
 				"expired", swept.Expired, "lost", swept.Lost, "audit_entries", swept.Audit, "shrunk_bytes", swept.Shrunk,
-				"longest_step", w.steps.longest)
+				"longest_step", w.longest)
 		}
 		timer.Reset(pause)
 	}
@@ -107,19 +107,17 @@ func (s *core) noteSwept(swept Swept) {
 
 // sweep removes all old records, and successful deliveries that are old by delivered.
 func (s *core) sweep(ctx context.Context, old, delivered cutoff) (*sweep, error) {
-	w := &sweep{s: s, ctx: ctx, old: old, delivered: delivered, steps: s.newSteps(sweepPace)}
-	shrink := func() error { return s.shrink(ctx, &w.steps, &w.swept.Shrunk) }
-	return w, w.steps.each(w.removeEarly, w.deliveries, w.events, w.stats, w.rest, shrink)
+	w := &sweep{steps: s.newSteps(ctx, sweepPace), old: old, delivered: delivered}
+	shrink := func() error { return w.shrink(&w.swept.Shrunk) }
+	return w, w.each(w.removeEarly, w.deliveries, w.events, w.stats, w.rest, shrink)
 }
 
 // sweep is one run of retention.
 type sweep struct {
-	s   *core
-	ctx context.Context
+	steps
 	old cutoff // records up to it are removed
 	// delivered is the cutoff for successful deliveries, if it is later.
 	delivered cutoff
-	steps     steps
 	swept     Swept
 	splits    []splitLoss // of the last step
 }
@@ -187,9 +185,9 @@ func (w *sweep) deliveriesIn(after, last, before int64) error {
 		if err != nil || to == after {
 			return err
 		}
-		more = n == w.steps.size
+		more = n == w.size
 		var swept Swept
-		err = w.steps.write(w.ctx, func(t *tx) (err error) {
+		err = w.write(func(t *tx) (err error) {
 			swept, err = w.removeAged(t, after, to, before)
 			return err
 		})
@@ -215,7 +213,7 @@ func (w *sweep) deliveriesIn(after, last, before int64) error {
 // a time, and their number, at most one step.
 func (w *sweep) aged(after, last, before int64) (to int64, n int, err error) {
 	to = after
-	err = w.s.db.Each(w.ctx, selectAged, []any{after, last, w.steps.size}, func(scan func(...any) error) error {
+	err = w.s.db.Each(w.ctx, selectAged, []any{after, last, w.size}, func(scan func(...any) error) error {
 		var num, created int64
 		if err := scan(&num, &created); err != nil {
 			return err
@@ -366,7 +364,7 @@ func (w *sweep) eventsOf(programID string) error {
 func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64) error {
 	for after := int64(0); after < until; {
 		to := after
-		err := w.s.db.Each(w.ctx, selectAgedEvents, []any{programID, after, until, w.steps.size},
+		err := w.s.db.Each(w.ctx, selectAgedEvents, []any{programID, after, until, w.size},
 			func(scan func(...any) error) error { return scan(&to) })
 		if err != nil {
 			return err
@@ -378,7 +376,7 @@ func (w *sweep) eventsUpTo(programID string, until int64, lost map[string]int64)
 			return err
 		}
 		var removed int64
-		err = w.steps.write(w.ctx, func(t *tx) (err error) {
+		err = w.write(func(t *tx) (err error) {
 			removed, err = t.Affected(removeEvents, programID, after, to)
 			return err
 		})
@@ -407,7 +405,7 @@ func (w *sweep) skipLosses(programID string, after, to int64, lost map[string]in
 		if err != nil || len(losses) == 0 {
 			return err
 		}
-		err = inSteps(w.ctx, &w.steps, losses, func(t *tx, some []pendingLoss) error {
+		err = inSteps(&w.steps, losses, func(t *tx, some []pendingLoss) error {
 			skipped, err := w.skip(t, some, to)
 			t.AfterCommit(func() {
 				for _, l := range skipped {
@@ -501,10 +499,10 @@ const removeStats = "DELETE FROM stats WHERE (program_id, subscription_id, span,
 func (w *sweep) stats() error {
 	old := w.old.seconds()
 	minutes := max(old, clock.WholeSeconds(w.s.clock.Counted()-pending.MinutesFor))
-	if err := w.steps.remove(w.ctx, removeStats, record.StatMinute.Milliseconds(), minutes); err != nil {
+	if err := w.remove(removeStats, record.StatMinute.Milliseconds(), minutes); err != nil {
 		return err
 	}
-	return w.steps.remove(w.ctx, removeStats, record.StatHour.Milliseconds(), old)
+	return w.remove(removeStats, record.StatHour.Milliseconds(), old)
 }
 
 // rest removes all other kinds of records.
@@ -544,7 +542,7 @@ func (w *sweep) rest() error {
 			"DELETE FROM subscriptions WHERE id IN (SELECT value FROM json_each(?))",
 		}},
 	} {
-		if err := w.steps.removeFound(w.ctx, part.find, part.edge, part.remove...); err != nil {
+		if err := w.removeFound(part.find, part.edge, part.remove...); err != nil {
 			return err
 		}
 	}
@@ -573,7 +571,7 @@ var (
 // log.
 func (w *sweep) audit(last int64) (err error) {
 	recorded := false
-	w.swept.Audit, err = w.steps.repeat(w.ctx, func(t *tx, size int) (removed int64, err error) {
+	w.swept.Audit, err = w.repeat(func(t *tx, size int) (removed int64, err error) {
 		through := last
 		if !recorded {
 			if through, err = t.people.RecordPrune(last); err != nil || through == 0 {

@@ -99,7 +99,7 @@ func (r *sweepResult) erase(ctx context.Context, b *testing.B, s *Store) {
 		_, err := w.Programs().Erase("p", webhook.AuditEntry{})
 		return err
 	})
-	e := &programErasure{s: s.core, ctx: ctx, steps: s.newSteps(sweepPace), programID: "p"}
+	e := &programErasure{steps: s.newSteps(ctx, sweepPace), programID: "p"}
 	if err == nil {
 		err = e.run()
 	}

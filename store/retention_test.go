@@ -65,7 +65,7 @@ func olderThan(t testing.TB, s *Store, at time.Time) cutoff {
 
 // newSweep returns a run of retention that removes nothing by age.
 func newSweep(ctx context.Context, s *Store) *sweep {
-	return &sweep{s: s.core, ctx: ctx, steps: s.newSteps(sweepPace)}
+	return &sweep{steps: s.newSteps(ctx, sweepPace)}
 }
 
 // sweepAt removes the records older than a time.
@@ -194,7 +194,7 @@ func TestRetentionKeepsMovedCursors(t *testing.T) {
 			t.Fatalf("the delivery has %d events, want 3", len(c.Events))
 		}
 		var passed []pendingLoss
-		must(t, w.steps.write(t.Context(), func(t *tx) (err error) {
+		must(t, w.write(func(t *tx) (err error) {
 			passed, err = w.skip(t, losers, 2)
 			return err
 		}))

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"math/bits"
 	"time"
@@ -28,7 +27,8 @@ func excess(p sqlite.Pages) int64 {
 }
 
 // shrink returns free pages to the file system if there are many, and adds their bytes to shrunk.
-func (s *core) shrink(ctx context.Context, w *steps, shrunk *int64) error {
+func (w *steps) shrink(shrunk *int64) error {
+	s := w.s
 	p, err := sqlite.ScanPages(s.scanNow)
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func (s *core) shrink(ctx context.Context, w *steps, shrunk *int64) error {
 	for left := excess(p); left > 0; {
 		n := int64(1) << (bits.Len64(uint64(min(int64(w.size), left))) - 1) // a power of two, so that few statements are prepared
 		before, began, took := int64(0), time.Time{}, time.Duration(0)
-		err := w.write(ctx, func(t *tx) error {
+		err := w.write(func(t *tx) error {
 			began = time.Now()
 			if err := t.Scan("PRAGMA page_count", nil, &before); err != nil {
 				return err

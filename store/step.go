@@ -31,18 +31,21 @@ const firstStep = 8
 // do not wait long.
 type steps struct {
 	s       *core
+	ctx     context.Context
 	pace    pace
 	size    int           // records in the next step
 	longest time.Duration // longest step
 }
 
-// newSteps returns steps at a pace, which start with a small one.
-func (s *core) newSteps(p pace) steps { return steps{s: s, pace: p, size: firstStep} }
+// newSteps returns steps at a pace until ctx ends, which start with a small one.
+func (s *core) newSteps(ctx context.Context, p pace) steps {
+	return steps{s: s, ctx: ctx, pace: p, size: firstStep}
+}
 
 // write runs one step, rests, and adapts the size of the next step to the pace. fn may be called
 // again if its write was rolled back.
-func (w *steps) write(ctx context.Context, fn func(*tx) error) error {
-	if err := ctx.Err(); err != nil {
+func (w *steps) write(fn func(*tx) error) error {
+	if err := w.ctx.Err(); err != nil {
 		return err
 	}
 	var took time.Duration
@@ -62,7 +65,7 @@ func (w *steps) write(ctx context.Context, fn func(*tx) error) error {
 	case took < w.pace.target/3:
 		w.size = min(w.size*2, w.pace.most)
 	}
-	_ = sleep(ctx, time.Duration(w.pace.rest)*took) // the next step returns this error
+	_ = sleep(w.ctx, time.Duration(w.pace.rest)*took) // the next step returns this error
 	return err
 }
 
@@ -78,11 +81,11 @@ func (w *steps) each(parts ...func() error) error {
 }
 
 // inSteps calls fn for all elements, in steps of the current size.
-func inSteps[T any](ctx context.Context, w *steps, all []T, fn func(t *tx, some []T) error) error {
+func inSteps[T any](w *steps, all []T, fn func(t *tx, some []T) error) error {
 	for len(all) > 0 {
 		some := all[:min(len(all), w.size)]
 		all = all[len(some):]
-		if err := w.write(ctx, func(t *tx) error { return fn(t, some) }); err != nil {
+		if err := w.write(func(t *tx) error { return fn(t, some) }); err != nil {
 			return err
 		}
 	}
@@ -91,11 +94,11 @@ func inSteps[T any](ctx context.Context, w *steps, all []T, fn func(t *tx, some 
 
 // repeat calls fn in steps until it handles fewer records than the size, and returns how many it
 // handled.
-func (w *steps) repeat(ctx context.Context, fn func(t *tx, size int) (n int64, err error)) (all int64, err error) {
+func (w *steps) repeat(fn func(t *tx, size int) (n int64, err error)) (all int64, err error) {
 	for more := true; more && err == nil; {
 		var n int64
 		size := w.size
-		err = w.write(ctx, func(t *tx) (err error) {
+		err = w.write(func(t *tx) (err error) {
 			n, err = fn(t, size)
 			return err
 		})
@@ -108,9 +111,9 @@ func (w *steps) repeat(ctx context.Context, fn func(t *tx, size int) (n int64, e
 }
 
 // until calls fn in steps until it reports the end.
-func (w *steps) until(ctx context.Context, fn func(t *tx, size int) (end bool, err error)) (err error) {
+func (w *steps) until(fn func(t *tx, size int) (end bool, err error)) (err error) {
 	for end := false; !end && err == nil; {
-		err = w.write(ctx, func(t *tx) (err error) {
+		err = w.write(func(t *tx) (err error) {
 			end, err = fn(t, w.size)
 			return err
 		})
@@ -119,18 +122,18 @@ func (w *steps) until(ctx context.Context, fn func(t *tx, size int) (end bool, e
 }
 
 // remove removes with a query, whose last argument limits the rows, until none is left.
-func (w *steps) remove(ctx context.Context, query string, args ...any) error {
-	_, err := w.repeat(ctx, func(t *tx, size int) (int64, error) { return t.Affected(query, append(args, size)...) })
+func (w *steps) remove(query string, args ...any) error {
+	_, err := w.repeat(func(t *tx, size int) (int64, error) { return t.Affected(query, append(args, size)...) })
 	return err
 }
 
 // removeFound removes the records whose keys find selects by an argument and a limit. Each query
 // takes the found keys as its argument, a JSON array. Use it for keys that are expensive to find,
 // since find runs outside the writer.
-func (w *steps) removeFound(ctx context.Context, find string, which any, queries ...string) error {
+func (w *steps) removeFound(find string, which any, queries ...string) error {
 	for {
 		var keys []any
-		err := w.s.db.Each(ctx, find, []any{which, w.size}, func(scan func(...any) error) error {
+		err := w.s.db.Each(w.ctx, find, []any{which, w.size}, func(scan func(...any) error) error {
 			var key any
 			err := scan(&key)
 			if text, ok := key.([]byte); ok { // one of the drivers returns bytes
@@ -143,7 +146,7 @@ func (w *steps) removeFound(ctx context.Context, find string, which any, queries
 			return err
 		}
 		list := sqlite.JSON(keys)
-		err = w.write(ctx, func(t *tx) error {
+		err = w.write(func(t *tx) error {
 			for _, query := range queries {
 				if err := t.Exec(query, list); err != nil {
 					return err

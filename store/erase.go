@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 
 	"service/store/erasure"
@@ -312,9 +313,8 @@ const erasedAtOnce = 64
 
 // ofSubscriptions removes what belongs to the subscriptions, and these.
 func (e *programErasure) ofSubscriptions() error {
-	for left := e.subscriptions; len(left) > 0; {
-		some := sqlite.JSON(left[:min(len(left), erasedAtOnce)])
-		left = left[min(len(left), erasedAtOnce):]
+	for ids := range slices.Chunk(e.subscriptions, erasedAtOnce) {
+		some := sqlite.JSON(ids)
 		for _, query := range eraseOfSubscriptions {
 			if err := e.remove(query, some); err != nil {
 				return err

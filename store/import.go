@@ -384,24 +384,19 @@ func (im *importer) name() error {
 	for _, id := range ids {
 		im.done.Named = append(im.done.Named, im.named[id])
 	}
-	for left := ids; len(left) > 0 && im.audit.Action != ""; {
-		some := left[:min(len(left), im.size)]
-		left = left[len(some):]
-		err := im.s.write(im.ctx, func(w Write) error {
-			for _, id := range some {
-				e := im.audit
-				e.ProgramID, e.SubjectID, e.Detail = im.programID, id, "came with "+im.named[id]
-				if err := w.Audit(e); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+	if im.audit.Action == "" {
+		return nil
 	}
-	return nil
+	return inSteps(&im.steps, ids, func(t *tx, some []string) error {
+		for _, id := range some {
+			e := im.audit
+			e.ProgramID, e.SubjectID, e.Detail = im.programID, id, "came with "+im.named[id]
+			if err := t.people.Audit(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // count adds the number of rows in the export.
@@ -455,11 +450,18 @@ func (r *importRows) text(row []any, column string) string {
 	return s
 }
 
-// add adds a number to a column of a row, unless that is NULL.
-func (r *importRows) add(row []any, column string, n int64) {
-	if v, ok := (*r.at(row, column)).(int64); ok {
-		*r.at(row, column) = v + n
+// convert converts the number in a column of a row, unless that is NULL or missing.
+func (r *importRows) convert(row []any, column string, to func(int64) int64) {
+	if i, ok := r.column[column]; ok {
+		if n, ok := row[i].(int64); ok {
+			row[i] = to(n)
+		}
 	}
+}
+
+// add adds a number to that in a column of a row, unless that is NULL or missing.
+func (r *importRows) add(row []any, column string, n int64) {
+	r.convert(row, column, func(v int64) int64 { return v + n })
 }
 
 // rowsOf returns the rows of a table of the export that match a condition, in the order of its
@@ -761,9 +763,7 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 	if err := im.reveal(table, r, row); err != nil {
 		return err
 	}
-	if _, ok := r.column["counted_at"]; ok {
-		r.add(row, "counted_at", clock.WholeSeconds(im.younger))
-	}
+	r.add(row, "counted_at", clock.WholeSeconds(im.younger))
 	switch table.name {
 	case "tokens":
 		im.remember(table, r, row)
@@ -773,51 +773,20 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 	case "events":
 		r.add(row, "rowid", im.events)
 	case "deliveries":
-		im.addDelivery(r, row, "num")
-		if num, ok := (*r.at(row, "subscription")).(int64); ok {
-			*r.at(row, "subscription") = im.subscriptions[num]
-		}
-	case "delivery_events", "attempts", "responses", "stored_responses", "recovered", "splits":
-		im.addDelivery(r, row, "delivery")
-	case "undelivered":
-		im.addDelivery(r, row, "delivery")
-		if num, ok := (*r.at(row, "subscription")).(int64); ok {
-			*r.at(row, "subscription") = im.subscriptions[num]
-		}
-		r.add(row, "incident", im.incidents)
-	case "bulk_runs":
-		im.addDelivery(r, row, "newest")
-		im.addDelivery(r, row, "after_num")
-	case "old_urls":
-		im.addDelivery(r, row, "last_delivery")
-	case "bulk_run_waits", "bulk_run_deliveries", "bulk_run_subscriptions":
-		run, _ := (*r.at(row, "run")).(int64)
-		*r.at(row, "run") = im.runs[run]
-		if table.name == "bulk_run_waits" {
-			im.addDelivery(r, row, "after_num")
-		} else if table.name == "bulk_run_deliveries" {
-			im.addDelivery(r, row, "delivery")
-		}
-	case "incidents", "failures":
-		if table.name == "incidents" {
-			r.add(row, "num", im.incidents)
-		} else {
-			r.add(row, "incident", im.incidents)
-		}
-		im.addDelivery(r, row, "last_delivery")
-		return im.convertProbes(r, row)
+		r.convert(row, "num", im.delivery)
+	case "incidents":
+		r.add(row, "num", im.incidents)
 	case "alerts":
-		r.add(row, "incident", im.incidents)
 		*r.at(row, "num") = nil // the next number
 	}
-	return nil
-}
-
-// addDelivery converts the number of a delivery in a column, unless that is NULL.
-func (im *importer) addDelivery(r *importRows, row []any, column string) {
-	if num, ok := (*r.at(row, column)).(int64); ok {
-		*r.at(row, column) = im.delivery(num)
+	// References have the same names in all tables.
+	for _, column := range []string{"delivery", "last_delivery", "newest", "after_num"} {
+		r.convert(row, column, im.delivery)
 	}
+	r.add(row, "incident", im.incidents)
+	r.convert(row, "subscription", func(num int64) int64 { return im.subscriptions[num] })
+	r.convert(row, "run", func(num int64) int64 { return im.runs[num] })
+	return im.convertProbes(r, row)
 }
 
 // delivery returns the number here of a delivery in the export.
@@ -832,7 +801,11 @@ func (im *importer) delivery(num int64) int64 {
 
 // convertProbes converts the numbers of deliveries in a log of probes.
 func (im *importer) convertProbes(r *importRows, row []any) error {
-	text, ok := (*r.at(row, "probe_log")).(string)
+	i, known := r.column["probe_log"]
+	if !known {
+		return nil
+	}
+	text, ok := row[i].(string)
 	if !ok {
 		return nil
 	}
@@ -846,7 +819,7 @@ func (im *importer) convertProbes(r *importRows, row []any) error {
 		}
 	}
 	b, err := json.Marshal(log)
-	*r.at(row, "probe_log") = string(b)
+	row[i] = string(b)
 	return err
 }
 

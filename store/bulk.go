@@ -533,7 +533,7 @@ func (s *core) cancel(t *tx, nums []int64) (n int, err error) {
 	}
 	t.AfterCommit(func() {
 		for _, id := range pings {
-			s.watchers.Dropped(id)
+			s.watchers.Attempts.End(id, nil)
 		}
 		// The queue's next due time was that of a cancelled delivery, and an ordered
 		// queue waits for it: the next claim updates it.

@@ -33,7 +33,7 @@ func (s Subscriptions) Test(ctx context.Context, programID, subscriptionID strin
 func (s Subscriptions) sendOwn(ctx context.Context, programID, subscriptionID string, event *webhook.Event,
 	also []func(Write) error) (webhook.Subscription, webhook.Delivery, error) {
 	id := webhook.NewID()
-	result, stop := s.watchers.AwaitResult(id)
+	result, stop := s.watchers.Attempts.Await(id)
 	defer stop()
 	var d webhook.Delivery
 	sub, err := s.change(ctx, programID, subscriptionID, also, func(t *tx, sub *webhook.Subscription) (err error) {
@@ -82,9 +82,9 @@ func (s Subscriptions) change(ctx context.Context, programID, subscriptionID str
 func (s Subscriptions) Probe(ctx context.Context, programID, subscriptionID string,
 	also ...func(Write) error) (webhook.Subscription, watch.ProbeResult, error) {
 	ping := webhook.NewID()
-	pinged, stopPing := s.watchers.AwaitResult(ping)
+	pinged, stopPing := s.watchers.Attempts.Await(ping)
 	defer stopPing()
-	probed, stopProbe := s.watchers.AwaitProbe(subscriptionID)
+	probed, stopProbe := s.watchers.Probes.Await(subscriptionID)
 	defer stopProbe()
 	sub, err := s.change(ctx, programID, subscriptionID, also, func(t *tx, sub *webhook.Subscription) error {
 		return s.probeNow(t, sub, ping)

@@ -168,7 +168,7 @@ func (e *programErasure) close() error {
 	return inSteps(&e.steps, left, func(t *tx, some []string) error {
 		t.AfterCommit(func() {
 			for _, id := range some {
-				e.s.watchers.Probed(id, nil)
+				e.s.watchers.Probes.End(id, nil)
 				e.s.housekeeping.forget(id)
 				e.s.watchers.SubscriptionChanged(id)
 			}
@@ -244,7 +244,7 @@ func (e *programErasure) removeNums(subscriptionID string, nums []int64) error {
 		err := t.Each(selectErasedPings, []any{list}, func(scan func(...any) error) error {
 			var id string
 			err := scan((*record.DeliveryID)(&id))
-			t.AfterCommit(func() { e.s.watchers.Dropped(id) })
+			t.AfterCommit(func() { e.s.watchers.Attempts.End(id, nil) })
 			return err
 		})
 		if err != nil {

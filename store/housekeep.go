@@ -239,7 +239,7 @@ func (s *core) endDeleted(t *tx, subscriptionID string, limit int) (ended int, e
 			err := scan((*record.DeliveryID)(&id), &ping)
 			ended++
 			if ping {
-				t.AfterCommit(func() { s.watchers.Dropped(id) })
+				t.AfterCommit(func() { s.watchers.Attempts.End(id, nil) })
 			}
 			return err
 		})

@@ -958,7 +958,7 @@ func (s Queues) Record(c *Claim, a *webhook.Attempt, step webhook.Step, policy w
 			return err
 		}
 		if c.Probe && !r.earlierURL || r.HealthChanged {
-			t.AfterCommit(func() { s.watchers.Probed(c.SubscriptionID, &watch.ProbeResult{DeliveryID: c.ID, Attempt: *a}) })
+			t.AfterCommit(func() { s.watchers.Probes.End(c.SubscriptionID, &watch.ProbeResult{DeliveryID: c.ID, Attempt: *a}) })
 		}
 		if err := t.finishAttempt(c, a, r.Step); err != nil || c.Ping || !r.Status.Final() {
 			return err
@@ -996,7 +996,7 @@ func (t *tx) recorded(c *Claim, step webhook.Step) (r Recorded, err error) {
 // afterRecord notifies others of a recorded attempt that ended at now.
 func (s Queues) afterRecord(c *Claim, a *webhook.Attempt, now time.Time) {
 	if c.Ping && a.Number == 1 {
-		s.watchers.Recorded(c.ID, a)
+		s.watchers.Attempts.End(c.ID, a)
 	}
 	if s.use(c.ProgramID, "") != nil {
 		wake(s.housekeeping.erasures)

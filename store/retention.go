@@ -282,7 +282,7 @@ func (w *sweep) announceExpired(t *tx, after, to, before int64) error {
 		}
 		t.AfterCommit(func() {
 			if ping {
-				w.s.watchers.Dropped(id)
+				w.s.watchers.Attempts.End(id, nil)
 			}
 			w.s.watchers.Queued(subscription)
 		})

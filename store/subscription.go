@@ -180,7 +180,7 @@ func (w SubscriptionWrites) Update(programID, id string, f *webhook.Subscription
 	t.AfterCommit(func() {
 		s.watchers.SubscriptionChanged(id)
 		if !sub.Active || sub.Status != webhook.HealthFailing {
-			s.watchers.Probed(id, nil)
+			s.watchers.Probes.End(id, nil)
 		}
 	})
 	if err := t.moveInterests(&before, &sub); err != nil {
@@ -426,7 +426,7 @@ func (w SubscriptionWrites) Delete(programID, id string, by webhook.AuditEntry) 
 		return sub, err
 	}
 	t.AfterCommit(func() {
-		s.watchers.Probed(id, nil)
+		s.watchers.Probes.End(id, nil)
 		s.housekeeping.forget(id)
 		s.watchers.SubscriptionChanged(id)
 	})

@@ -52,10 +52,11 @@ type ProbeResult struct {
 
 // Watchers are the goroutines that wait for changes in the store.
 type Watchers struct {
-	mu      sync.Mutex
-	all     []*Watcher
-	results map[string]chan webhook.Attempt // by delivery ID, buffered for one
-	probes  map[string][]chan<- ProbeResult // by subscription ID, each buffered for one
+	Attempts Awaited[webhook.Attempt] // the first of a delivery that is about to be stored, by its ID
+	Probes   Awaited[ProbeResult]     // of a subscription, by its ID
+
+	mu  sync.Mutex
+	all []*Watcher
 
 	deliveries atomic.Int64 // how many of all watch deliveries
 
@@ -179,73 +180,42 @@ func put(set *map[string]struct{}, id string) {
 	(*set)[id] = struct{}{}
 }
 
-// AwaitResult returns a channel that receives the first attempt of a delivery that is about to
-// be stored, or is closed if none will be made, and a function that stops waiting.
-func (ws *Watchers) AwaitResult(deliveryID string) (<-chan webhook.Attempt, func()) {
-	c := make(chan webhook.Attempt, 1)
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if ws.results == nil {
-		ws.results = make(map[string]chan webhook.Attempt)
+// Awaited are the goroutines that wait for a value, by ID. It is safe for concurrent use.
+type Awaited[T any] struct {
+	mu  sync.Mutex
+	all map[string][]chan<- T // each buffered for one
+}
+
+// Await returns a channel that receives the next value of an ID, or is closed if there will be none,
+// and a function that stops waiting.
+func (a *Awaited[T]) Await(id string) (<-chan T, func()) {
+	c := make(chan T, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.all == nil {
+		a.all = make(map[string][]chan<- T)
 	}
-	ws.results[deliveryID] = c
+	a.all[id] = append(a.all[id], c)
 	return c, func() {
-		ws.mu.Lock()
-		defer ws.mu.Unlock()
-		delete(ws.results, deliveryID)
-	}
-}
-
-// Dropped closes the channel for the result of a delivery that will not be sent.
-func (ws *Watchers) Dropped(deliveryID string) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if c, ok := ws.results[deliveryID]; ok {
-		delete(ws.results, deliveryID)
-		close(c)
-	}
-}
-
-// Recorded sends the first attempt of a delivery to the goroutine that waits for it, if any.
-func (ws *Watchers) Recorded(deliveryID string, a *webhook.Attempt) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if c, ok := ws.results[deliveryID]; ok {
-		delete(ws.results, deliveryID)
-		c <- *a
-	}
-}
-
-// AwaitProbe returns a channel that receives the next probe of a subscription, or is closed if
-// none will be made, and a function that stops waiting.
-func (ws *Watchers) AwaitProbe(subscriptionID string) (<-chan ProbeResult, func()) {
-	c := make(chan ProbeResult, 1)
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if ws.probes == nil {
-		ws.probes = make(map[string][]chan<- ProbeResult)
-	}
-	ws.probes[subscriptionID] = append(ws.probes[subscriptionID], c)
-	return c, func() {
-		ws.mu.Lock()
-		defer ws.mu.Unlock()
-		all := slices.DeleteFunc(ws.probes[subscriptionID], func(other chan<- ProbeResult) bool { return other == c })
-		if ws.probes[subscriptionID] = all; len(all) == 0 {
-			delete(ws.probes, subscriptionID)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		left := slices.DeleteFunc(a.all[id], func(other chan<- T) bool { return other == c })
+		if a.all[id] = left; len(left) == 0 {
+			delete(a.all, id)
 		}
 	}
 }
 
-// Probed sends the result of a probe to the goroutines that wait for it, and closes their
-// channels; r is nil if no probe will be made.
-func (ws *Watchers) Probed(subscriptionID string, r *ProbeResult) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	for _, to := range ws.probes[subscriptionID] {
-		if r != nil {
-			to <- *r
+// End sends the value of an ID to the goroutines that wait for it, and closes their channels; v is nil
+// if there will be none.
+func (a *Awaited[T]) End(id string, v *T) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, to := range a.all[id] {
+		if v != nil {
+			to <- *v
 		}
 		close(to)
 	}
-	delete(ws.probes, subscriptionID)
+	delete(a.all, id)
 }

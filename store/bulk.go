@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"slices"
 	"time"
 
 	"service/store/erasure"
@@ -100,7 +99,8 @@ const (
 	selectBulkRun  = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE id = ?"
 	selectBulkRuns = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE ?1 = '' OR program_id = ?1 " +
 		"ORDER BY created_at DESC, id DESC LIMIT ?2"
-	selectBulkRunsOf  = "SELECT " + bulkRunColumns + " FROM bulk_runs WHERE num IN (SELECT value FROM json_each(?))"
+	selectBulkRunsOf = "SELECT r.* FROM json_each(?) i CROSS JOIN (SELECT " + bulkRunColumns + " FROM bulk_runs) r ON r.num = i.value " +
+		"ORDER BY i.key"
 	selectBulkResults = "SELECT d.status, count(*) FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery " +
 		"WHERE x.run = (SELECT num FROM bulk_runs WHERE id = ?) GROUP BY 1"
 )
@@ -383,29 +383,19 @@ func (s BulkRuns) Page(ctx context.Context, programID string, q *webhook.ListQue
 		Streams: []list.Stream{{Access: bulkRunsOfProgram}},
 		Scope:   list.Scope{List: "bulk_runs", ProgramID: programID, Selection: webhook.BulkRunList.Selection(q)},
 	}
-	err = s.db.View(ctx, func(v *sqlite.View) error {
-		var nums []int64
-		if nums, next, err = f.Page(v); err != nil {
-			return err
-		}
-		all = make([]webhook.BulkRun, len(nums))
-		return v.Each(selectBulkRunsOf, []any{sqlite.JSON(nums)}, func(scan func(...any) error) error {
-			r, err := scanBulkRun(scan)
-			all[slices.Index(nums, r.num)] = r.BulkRun
-			return err
-		})
-	})
-	return all, next, err
+	return list.Rows(ctx, f, selectBulkRunsOf, nil, scanRun)
+}
+
+// scanRun is scanBulkRun without the progress.
+func scanRun(scan func(...any) error) (webhook.BulkRun, error) {
+	r, err := scanBulkRun(scan)
+	return r.BulkRun, err
 }
 
 // Recent returns the newest bulk runs of a program, "" for all, newest first and without their
 // results.
 func (s BulkRuns) Recent(ctx context.Context, programID string, limit int) (all []webhook.BulkRun, err error) {
-	err = s.db.Each(ctx, selectBulkRuns, []any{programID, limit}, func(scan func(...any) error) error {
-		r, err := scanBulkRun(scan)
-		all = append(all, r.BulkRun)
-		return err
-	})
+	err = s.db.Each(ctx, selectBulkRuns, []any{programID, limit}, sqlite.ScanInto(&all, scanRun))
 	return all, err
 }
 

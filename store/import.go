@@ -205,19 +205,16 @@ func (im *importer) verifyRows(table *programTable, r *importRows, rows *sql.Row
 	if err != nil {
 		return err
 	}
-	for rows.Next() {
-		row, err := r.scan(rows)
-		if err != nil {
-			return err
+	return sqlite.Drain(rows, func(scan func(...any) error) error {
+		row, err := r.scan(scan)
+		if err == nil {
+			err = im.reveal(table, r, row)
 		}
-		if err := im.reveal(table, r, row); err != nil {
-			return err
+		if err == nil {
+			err = gate.Check(row)
 		}
-		if err := gate.Check(row); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+		return err
+	})
 }
 
 // maxClock bounds the clock of an export: it is in the 22nd century.
@@ -489,13 +486,13 @@ func (im *importer) rowsOf(table *programTable, where string) (*importRows, *sql
 	return r, rows, err
 }
 
-// scan reads the next row.
-func (r *importRows) scan(rows *sql.Rows) ([]any, error) {
+// scan reads a row.
+func (r *importRows) scan(scan func(...any) error) ([]any, error) {
 	row, dest := make([]any, len(r.kinds)), make([]any, len(r.kinds))
 	for i := range row {
 		dest[i] = &row[i]
 	}
-	err := rows.Scan(dest...)
+	err := scan(dest...)
 	for i, kind := range r.kinds { // one of the drivers returns texts as bytes
 		switch v := row[i].(type) {
 		case []byte:
@@ -519,21 +516,15 @@ func (im *importer) read(table *programTable, where string) (*importRows, error)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		row, err := r.scan(rows)
-		if err != nil {
-			return nil, err
-		}
+	err = sqlite.Drain(rows, func(scan func(...any) error) error {
+		row, err := r.scan(scan)
 		r.all = append(r.all, row)
+		return err
+	})
+	if err == nil && len(r.all) == 0 {
+		err = fmt.Errorf("%w: it has no row in %s", datadir.ErrUnusable, table.name)
 	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	if len(r.all) == 0 {
-		return nil, fmt.Errorf("%w: it has no row in %s", datadir.ErrUnusable, table.name)
-	}
-	return r, nil
+	return r, err
 }
 
 // table adds the rows of a table in steps.
@@ -564,7 +555,7 @@ func (im *importer) table(table *programTable) error {
 			if more = rows.Next(); !more {
 				break
 			}
-			row, err := r.scan(rows)
+			row, err := r.scan(rows.Scan)
 			if err == nil {
 				err = im.convert(table, r, row)
 			}

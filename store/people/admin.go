@@ -2,7 +2,6 @@ package people
 
 import (
 	"context"
-	"fmt"
 
 	"service/store/sqlite"
 	"service/webhook"
@@ -101,10 +100,6 @@ func (w AdminWrites) Create(email string, role webhook.Role, hash webhook.Passwo
 		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, "There is no owner yet: the first admin must have the role owner.")
 	}
 	return w.insert(email, role, hash, nil)
-}
-
-func tooManyAdmins(count int) error {
-	return webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are already %d admins, the maximum.", count))
 }
 
 // CreateFirst creates an owner if there is no admin yet. Otherwise the error is a

@@ -35,11 +35,11 @@ func (w Writes) RecordPrune(last int64) (through int64, err error) {
 	if err := w.t.Scan(selectPruned, []any{last}, &through, &hash); err != nil {
 		return 0, sqlite.NoRows(err, nil)
 	}
-	e, err := pruneEntry(through, hash)
-	if err != nil {
-		return 0, err
+	p := webhook.AuditPrune{Num: through}
+	if copy(p.Hash[:], hash) != len(p.Hash) {
+		return 0, fmt.Errorf("entry %d of the audit log has no hash", through)
 	}
-	return through, w.Audit(e)
+	return through, w.Audit(webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditPrune, Detail: p.String()})
 }
 
 // Prune removes at most size of the entries through a num that [Writes.RecordPrune] returned,
@@ -54,13 +54,4 @@ func (w Writes) Prune(through int64, size int) (removed int64, err error) {
 		return 0, err
 	}
 	return w.t.Affected(removeAudit, num)
-}
-
-// pruneEntry returns the entry about a removal of the entries through num.
-func pruneEntry(num int64, hash []byte) (webhook.AuditEntry, error) {
-	p := webhook.AuditPrune{Num: num}
-	if copy(p.Hash[:], hash) != len(p.Hash) {
-		return webhook.AuditEntry{}, fmt.Errorf("entry %d of the audit log has no hash", num)
-	}
-	return webhook.AuditEntry{Admin: webhook.Service, Action: webhook.ActionAuditPrune, Detail: p.String()}, nil
 }

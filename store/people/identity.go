@@ -2,6 +2,7 @@ package people
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"service/store/sqlite"
@@ -184,7 +185,7 @@ func (w AdminWrites) insert(email string, role webhook.Role, hash webhook.Passwo
 		return webhook.Admin{}, err
 	}
 	if count >= webhook.MaxAdmins {
-		return webhook.Admin{}, tooManyAdmins(count)
+		return webhook.Admin{}, webhook.NewError(webhook.CodeConflict, fmt.Sprintf("There are already %d admins, the maximum.", count))
 	}
 	now := w.now().UTC().Truncate(time.Millisecond)
 	a := webhook.Admin{ID: webhook.NewID(), Email: email, Role: role, CreatedAt: now, HasPassword: hash != ""}

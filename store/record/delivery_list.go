@@ -73,25 +73,10 @@ func orderedBy(index, where string) *deliveryAccess {
 	return &deliveryAccess{Access: list.Along("d.num", "d.num", deliveryMatches, "FROM deliveries d "+index+" WHERE "+where)}
 }
 
-// ofOne returns the access to all deliveries of one subscription.
-func ofOne() *deliveryAccess {
-	s := list.Statement{}.With("SELECT d.num, " + list.TruthOf(deliveryMatches) + " " + CreatedOf(":subscription") + withinNums +
-		" ORDER BY 1")
-	return &deliveryAccess{Access: &list.Access{Up: s.With(" LIMIT :limit"), Down: s.With(" DESC LIMIT :limit")}}
-}
-
-// ofBulkRun returns the access to the redeliveries of a bulk run.
-func ofBulkRun() *deliveryAccess {
+// linkedBy returns the access to the deliveries that a table x links to something.
+func linkedBy(table, where string) *deliveryAccess {
 	return &deliveryAccess{Access: list.Along("x.delivery", "x.delivery", deliveryMatches,
-		"FROM bulk_run_deliveries x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.run = (SELECT num FROM bulk_runs WHERE id = :value)")}
-}
-
-// ofEvent returns the access to the deliveries of an event. :value is an array of its program
-// and seq.
-func ofEvent() *deliveryAccess {
-	const from = "FROM delivery_events x CROSS JOIN deliveries d ON d.num = x.delivery WHERE x.program_id = :value ->> 0 " +
-		"AND x.seq = :value ->> 1"
-	return &deliveryAccess{Access: list.Along("x.delivery", "x.delivery", deliveryMatches, from)}
+		"FROM "+table+" x CROSS JOIN deliveries d ON d.num = x.delivery WHERE "+where)}
 }
 
 // byResponse returns the access through an index with response_status before num.
@@ -110,7 +95,7 @@ func setOf(from string) *deliveryAccess {
 
 var (
 	// For one subscription.
-	deliveriesOfOne    = ofOne()
+	deliveriesOfOne    = &deliveryAccess{Access: list.Along("d.num", "1", deliveryMatches, CreatedOf(":subscription"))}
 	deliveriesByStatus = orderedBy("INDEXED BY deliveries_by_status",
 		"d.status = :value AND d.status <> 'success' AND d.subscription_id = :subscription")
 	deliveriesByResponse = byResponse("INDEXED BY deliveries_by_response", "d.subscription_id = :subscription AND ")
@@ -122,7 +107,8 @@ var (
 		"AND next_attempt_at IS NOT NULL" +
 		" AND next_attempt_at >= coalesce(:next_attempt_at_from, -9223372036854775808) " +
 		"AND next_attempt_at < coalesce(:next_attempt_at_to, 9223372036854775807)")
-	deliveriesOfEvent = ofEvent() // for all subscriptions as well
+	// For all subscriptions as well. :value is an array of the event's program and seq.
+	deliveriesOfEvent = linkedBy("delivery_events", "x.program_id = :value ->> 0 AND x.seq = :value ->> 1")
 	deliveriesWithin  = setOf("d.num " + CompletedOf(":subscription") +
 		" AND d.completed_at >= coalesce(:completed_at_from, 0) AND d.completed_at < coalesce(:completed_at_to, 9223372036854775807)")
 
@@ -135,7 +121,7 @@ var (
 	allByOriginal   = orderedBy("INDEXED BY deliveries_by_original", "d.redelivery_of = :value AND d.redelivery_of IS NOT NULL")
 	allBySplit      = setOf("num FROM deliveries INDEXED BY deliveries_by_split WHERE split_of = :value AND split_of IS NOT NULL")
 	allByReplay     = orderedBy("INDEXED BY deliveries_by_replay", "d.replay_id = :value AND d.replay_id IS NOT NULL")
-	allByBulkRun    = ofBulkRun()
+	allByBulkRun    = linkedBy("bulk_run_deliveries", "x.run = (SELECT num FROM bulk_runs WHERE id = :value)")
 	allByID         = orderedBy("INDEXED BY sqlite_autoindex_deliveries_1", "d.id = :value")
 	allPending      = setOf("num FROM deliveries INDEXED BY deliveries_by_status WHERE status = 'pending' AND status <> 'success'")
 	allPings        = setOf("num FROM deliveries INDEXED BY deliveries_pings WHERE subscription_id > '' AND ping IS NOT NULL")

@@ -2,9 +2,7 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -62,11 +60,9 @@ func newHold() *hold {
 // Begin pauses the deliveries of a database that service restore restored, unless the hold was
 // released. It is called once after Open, before anything is delivered.
 func (s Holds) Begin(ctx context.Context) error {
-	var text []byte
-	err := s.db.Scan(ctx, "SELECT value FROM settings WHERE name = '"+schema.Restored+"'", nil, &text)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil
-	} else if err != nil {
+	scan, _ := s.db.Reads(ctx)
+	text, err := schema.Get(scan, schema.Restored)
+	if err != nil || text == nil {
 		return err
 	}
 	var mark datadir.RestoreMark

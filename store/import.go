@@ -153,9 +153,9 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	if im.keys, err = keyring.OfContent(x.Key); err != nil {
 		return fmt.Errorf("%w: %w", datadir.ErrUnusable, err)
 	}
-	var check []byte
-	err = im.db.QueryRowContext(im.ctx, "SELECT value FROM settings WHERE name = ?", keyring.CheckPlace).Scan(&check)
-	if err := sqlite.NoRows(err, nil); err != nil {
+	scan, each := sqlite.ReadsOf(im.ctx, im.db)
+	check, err := schema.Get(scan, keyring.CheckPlace)
+	if err != nil {
 		return err
 	}
 	if !im.keys.Fits(check) {
@@ -175,7 +175,6 @@ func (im *importer) open(db *sql.DB, x *ProgramImport) (err error) {
 	if err := im.readClock(); err != nil {
 		return err
 	}
-	_, each := sqlite.ReadsOf(im.ctx, im.db)
 	return im.packed.Read(each)
 }
 

@@ -3,11 +3,11 @@ package store
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 
 	"service/store/keyring"
 	"service/store/rekey"
+	"service/store/schema"
 )
 
 // openKeyring reads the keys, or creates one for a database that has none yet. It refuses a
@@ -22,14 +22,11 @@ func (s *core) openKeyring(cfg *Config) error {
 		return err
 	}
 	settings := make(map[string][]byte)
-	err = s.writer.do(func(t *tx) error {
+	err = s.writer.do(func(t *tx) (err error) {
 		for _, name := range []string{keyring.CheckPlace, rekey.CursorKey} {
-			var value []byte
-			err := t.Scan("SELECT value FROM settings WHERE name = ?", []any{name}, &value)
-			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			if settings[name], err = schema.Get(t.Scan, name); err != nil {
 				return err
 			}
-			settings[name] = value
 		}
 		return nil
 	})

@@ -79,10 +79,9 @@ func (s *core) rejectLongWAL() error {
 // continueAudit records, once after a restore, from which entry the audit log continues.
 func (s *core) continueAudit() error {
 	return s.writer.do(func(t *tx) error {
-		var from []byte
-		err := t.Scan("SELECT value FROM settings WHERE name = '"+schema.Continued+"'", nil, &from)
-		if err != nil {
-			return sqlite.NoRows(err, nil)
+		from, err := schema.Get(t.Scan, schema.Continued)
+		if err != nil || from == nil {
+			return err
 		}
 		return errors.Join(t.Exec("DELETE FROM settings WHERE name = '"+schema.Continued+"'"), t.people.ContinueAudit(string(from)))
 	})

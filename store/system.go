@@ -2,13 +2,12 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"time"
 
+	"service/store/counters"
 	"service/store/datadir"
 	"service/store/doctor"
 	"service/store/schema"
@@ -25,12 +24,8 @@ type System struct {
 	WAL      int64 // bytes of the write-ahead log
 	Free     int64 // bytes of free pages, which are reused
 
-	Commits  uint64  // since Open
-	Writes   float64 // per commit, on average
-	Seconds  float64 // per commit, on average
-	Failures float64 // failed commits
-
-	Swept Swept // since Open
+	counters.Summary       // since Open
+	Swept            Swept // since Open
 }
 
 // System returns the state of the store. Its cost does not depend on the number of stored records.
@@ -50,8 +45,7 @@ func (s Figures) System(ctx context.Context) (y System, err error) {
 		return y, err
 	}
 	y.Free = pages * size
-	c, err := s.metrics.Summarize()
-	y.Commits, y.Writes, y.Seconds, y.Failures = c.Commits, c.Writes, c.Seconds, c.Failures
+	y.Summary, err = s.metrics.Summarize()
 	return y, err
 }
 
@@ -68,18 +62,16 @@ func (s *Store) SetLocalFiles(ctx context.Context, files datadir.LocalFiles) err
 	if err != nil {
 		return err
 	}
-	var old []byte
-	err = s.db.Scan(ctx, "SELECT value FROM settings WHERE name = ?", []any{schema.LocalFiles}, &old)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) || string(old) == string(text) {
+	scan, _ := s.db.Reads(ctx)
+	old, err := schema.Get(scan, schema.LocalFiles)
+	if err != nil || string(old) == string(text) {
 		return err
 	}
 	return s.writer.do(func(t *tx) error { return t.Exec(schema.Set, schema.LocalFiles, text) })
 }
 
 // Forecast predicts the size of the database if events keep arriving as in the last day.
-func (s Figures) Forecast(ctx context.Context) (doctor.Forecast, error) { return s.core.forecast(ctx) }
-
-func (s *core) forecast(ctx context.Context) (doctor.Forecast, error) {
+func (s Figures) Forecast(ctx context.Context) (doctor.Forecast, error) {
 	scan, _ := s.db.Reads(ctx)
 	u, err := doctor.MeasureUsage(scan, filepath.Join(s.dir, datadir.Database), s.clock.Now(), s.retention)
 	if err != nil {

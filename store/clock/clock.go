@@ -206,11 +206,8 @@ func setNumber(t *sqlite.Tx, setting string, n int64) error {
 // ReadNumber reads a setting that is a number, 0 if it is not set. Scan is that of a transaction or
 // a reader.
 func ReadNumber(scan sqlite.ScanRow, setting string) (int64, error) {
-	var text []byte
-	err := scan("SELECT value FROM settings WHERE name = ?", []any{setting}, &text)
-	if errors.Is(err, sql.ErrNoRows) {
-		return 0, nil
-	} else if err != nil {
+	text, err := schema.Get(scan, setting)
+	if err != nil || text == nil {
 		return 0, err
 	}
 	return strconv.ParseInt(string(text), 10, 64)

@@ -123,9 +123,9 @@ func (m *Counters) End(step webhook.Step) {
 // Summary is what the counters say about commits.
 type Summary struct {
 	Commits  uint64
-	Seconds  float64 // mean duration
-	Writes   float64 // mean number
-	Failures float64
+	Seconds  float64 // per commit, on average
+	Writes   float64 // per commit, on average
+	Failures float64 // failed commits
 }
 
 // Summarize reads the counters of commits through a registry of its own, as the server does.

@@ -2,7 +2,6 @@ package datadir
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -80,11 +79,8 @@ func Inspect(ctx context.Context, path string, keys []byte) (c Contents, err err
 	if err != nil {
 		return c, unfit("%w", err)
 	}
-	var check []byte
-	err = scan("SELECT value FROM settings WHERE name = ?", []any{keyring.CheckPlace}, &check)
-	if errors.Is(err, sql.ErrNoRows) {
-		return c, nil // nothing has been encrypted yet
-	} else if err != nil {
+	check, err := schema.Get(scan, keyring.CheckPlace)
+	if err != nil || check == nil { // nothing has been encrypted yet
 		return c, err
 	}
 	if !ring.Fits(check) {

@@ -2,9 +2,7 @@ package datadir
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
-	"errors"
 
 	"service/store/schema"
 	"service/store/sqlite"
@@ -21,11 +19,9 @@ type LocalFiles struct {
 // [replica.ErrNoCopy] if there is no complete copy.
 func (s *Standby) PrimaryFiles(ctx context.Context) (files LocalFiles, err error) {
 	err = s.read(func(db *sqlite.Offline) error {
-		var text []byte
-		err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", schema.LocalFiles).Scan(&text)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
-		} else if err != nil {
+		scan, _ := sqlite.ReadsOf(ctx, db.DB)
+		text, err := schema.Get(scan, schema.LocalFiles)
+		if err != nil || text == nil {
 			return err
 		}
 		return json.Unmarshal(text, &files)

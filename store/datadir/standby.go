@@ -240,11 +240,9 @@ func checkServable(ctx context.Context, path string, db *sql.DB, keys []byte, ke
 	if err := schema.Current.Check(path, version); err != nil {
 		return err
 	}
-	var check []byte
-	err := db.QueryRowContext(ctx, "SELECT value FROM settings WHERE name = ?", keyring.CheckPlace).Scan(&check)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil // nothing has been encrypted yet
-	} else if err != nil {
+	scan, _ := sqlite.ReadsOf(ctx, db)
+	check, err := schema.Get(scan, keyring.CheckPlace)
+	if err != nil || check == nil { // nothing has been encrypted yet
 		return err
 	}
 	if keyErr != nil {

@@ -229,8 +229,7 @@ func (x *examination) directory(ctx context.Context, cfg Config, reading time.Du
 // saved checks the records of the last run about the replica and the event types.
 func (x *examination) saved(ctx context.Context, scan sqlite.ScanRow, each sqlite.EachRow, cfg *Config) {
 	if cfg.Replica != nil {
-		var text []byte
-		_ = scan("SELECT value FROM settings WHERE name = ?", []any{VerifiedSetting}, &text)
+		text, _ := schema.Get(scan, VerifiedSetting)
 		if y := ParseVerification(text, cfg.Replica.Target()); !y.Time.IsZero() || y.Failing {
 			x.content(y, cfg.VerifyReplica, time.Now())
 		}
@@ -286,8 +285,8 @@ func (x *examination) database(scan sqlite.ScanRow, each sqlite.EachRow, file *k
 	if u, err := MeasureUsage(scan, filepath.Join(cfg.Dir, datadir.Database), now, cfg.Retention); err == nil && cfg.Retention.All > 0 {
 		x.forecast(Predict(u, DiskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), now)
 	}
-	var check []byte
-	if err := scan("SELECT value FROM settings WHERE name = ?", []any{keyring.CheckPlace}, &check); sqlite.NoRows(err, nil) != nil {
+	check, err := schema.Get(scan, keyring.CheckPlace)
+	if err != nil {
 		x.add(LevelFail, checkDatabase, adviceRestore, "cannot read a setting: %v", err)
 	}
 	x.key(file, check)

@@ -41,6 +41,12 @@ const (
 // Set stores a setting: its name is ?1 and its value ?2.
 const Set = "INSERT INTO settings (name, value) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value"
 
+// Get reads a setting, nil if it is not set.
+func Get(scan sqlite.ScanRow, name string) (value []byte, err error) {
+	err = scan("SELECT value FROM settings WHERE name = ?", []any{name}, &value)
+	return value, sqlite.NoRows(err, nil)
+}
+
 // BeginEpochs begins an epoch of the log of the program ?1, NULL for all programs, that may have lost
 // its newest events. [DropEpochs] follows. A program that has moved away keeps its epochs where it is.
 const BeginEpochs = `INSERT INTO log_epochs (program_id, num, id, head)

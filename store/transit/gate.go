@@ -46,7 +46,6 @@ type Gate struct {
 	subscriptions map[string]int64 // nums by ID
 	nums          map[int64]string // the subscriptions of these nums
 	tokens        map[string]bool
-	replays       map[string]bool
 	seq           int64  // the last of the log
 	deliveries    ranges // nums
 	incidents     ranges
@@ -57,7 +56,7 @@ type Gate struct {
 // New returns the gate for a program.
 func New(program string) *Gate {
 	return &Gate{program: program, subscriptions: make(map[string]int64), nums: make(map[int64]string),
-		tokens: make(map[string]bool), replays: make(map[string]bool)}
+		tokens: make(map[string]bool)}
 }
 
 // At sets the time that the times of rows are compared with, and the highest counted_at, which is in

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"service/internal/durable"
 	"service/store/doctor"
 	"service/webhook"
 )
@@ -52,10 +51,9 @@ func (s *core) scanNow(query string, args []any, dest ...any) error {
 
 // Disk returns the state of the disk that contains the data directory.
 func (s Figures) Disk() (doctor.Disk, error) {
-	room, size, err := durable.FreeSpace(s.disk.Dir)
+	d, err := doctor.DiskOf(s.dir, s.disk.Min, s.scanNow)
 	if err != nil {
 		return doctor.Disk{}, fmt.Errorf("store: disk: %w", err)
 	}
-	_, minFree, low := s.disk.Check(s.scanNow)
-	return doctor.Disk{Free: room, Size: size, MinFree: minFree, Low: low}, nil
+	return d, nil
 }

@@ -77,7 +77,8 @@ func (s Figures) Forecast(ctx context.Context) (doctor.Forecast, error) {
 	if err != nil {
 		return doctor.Forecast{}, err
 	}
-	return doctor.Predict(u, doctor.DiskOf(s.dir, s.disk.Min, scan), s.retention), nil
+	disk, _ := doctor.DiskOf(s.dir, s.disk.Min, scan)
+	return doctor.Predict(u, disk, s.retention), nil
 }
 
 // Examine checks the data that this process has open. It reads the database for at most the

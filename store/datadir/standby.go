@@ -310,11 +310,12 @@ func (s *Standby) SetAside(ctx context.Context, displaced, patient bool) (*Repla
 // adoptContained makes a replaced database that the replica contains the copy. It continues
 // after a crash.
 func (s *Standby) adoptContained(ctx context.Context) error {
-	marks, err := filepath.Glob(filepath.Join(globQuote(s.dir), replaced+"*", containedFile))
+	marks, err := fs.Glob(os.DirFS(s.dir), replaced+"*/"+containedFile)
 	if err != nil {
 		return err
 	}
-	for _, mark := range marks {
+	for _, name := range marks {
+		mark := filepath.Join(s.dir, name)
 		text, err := os.ReadFile(mark)
 		if err != nil {
 			return err
@@ -355,19 +356,6 @@ func (s *Standby) adopt(ctx context.Context, old string, p replica.Position) err
 	return p.Adopt(s.path)
 }
 
-// globQuote quotes a path for [filepath.Glob].
-func globQuote(path string) string {
-	var quoted []byte
-	for _, c := range []byte(path) {
-		switch c {
-		case '*', '?', '[', '\\':
-			quoted = append(quoted, '\\')
-		}
-		quoted = append(quoted, c)
-	}
-	return string(quoted)
-}
-
 // Replaced is a directory with data of an earlier primary that the replica lacks, at least in
 // part.
 type Replaced struct {
@@ -391,12 +379,13 @@ func (l *Replaced) String() string {
 // ListReplaced returns the directories below a data directory that contain data of an earlier
 // primary, see [Standby.SetAside], oldest first.
 func ListReplaced(dir string) ([]Replaced, error) {
-	marks, err := filepath.Glob(filepath.Join(globQuote(dir), replaced+"*", leftFile))
+	marks, err := fs.Glob(os.DirFS(dir), replaced+"*/"+leftFile)
 	if err != nil {
 		return nil, err
 	}
 	var all []Replaced
-	for _, mark := range marks {
+	for _, name := range marks {
+		mark := filepath.Join(dir, name)
 		l := Replaced{Dir: filepath.Dir(mark), Changes: replica.UnknownChanges}
 		text, err := os.ReadFile(mark)
 		if errors.Is(err, fs.ErrNotExist) {

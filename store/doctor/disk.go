@@ -62,14 +62,14 @@ type Disk struct {
 	Low        bool  // less is free, and events are rejected
 }
 
-// DiskOf returns the state of the disk of a directory. scan reads a row of the database. If the
-// free space is unknown, it counts as plenty.
-func DiskOf(dir string, minFree int64, scan sqlite.ScanRow) Disk {
+// DiskOf returns the state of the disk of a directory. scan reads a row of the database, which may not
+// exist. If the free space is unknown, it counts as plenty.
+func DiskOf(dir string, minFree int64, scan sqlite.ScanRow) (Disk, error) {
 	d := FreeSpace{Dir: dir, Min: minFree}
 	room, size, err := durable.FreeSpace(dir)
 	if err != nil {
 		room = math.MaxInt64 / 4
 	}
 	_, need, low := d.Check(scan)
-	return Disk{Free: room, Size: size, MinFree: need, Low: low}
+	return Disk{Free: room, Size: size, MinFree: need, Low: low}, err
 }

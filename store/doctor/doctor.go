@@ -283,7 +283,8 @@ func (x *examination) database(scan sqlite.ScanRow, each sqlite.EachRow, file *k
 		now = running.Now()
 	}
 	if u, err := MeasureUsage(scan, filepath.Join(cfg.Dir, datadir.Database), now, cfg.Retention); err == nil && cfg.Retention.All > 0 {
-		x.forecast(Predict(u, DiskOf(cfg.Dir, cfg.MinFreeDisk, scan), cfg.Retention), now)
+		disk, _ := DiskOf(cfg.Dir, cfg.MinFreeDisk, scan)
+		x.forecast(Predict(u, disk, cfg.Retention), now)
 	}
 	check, err := schema.Get(scan, keyring.CheckPlace)
 	if err != nil {
@@ -332,10 +333,6 @@ func (x *examination) files(dir string, key *keyring.File) {
 	info, err := os.Stat(dir)
 	if err != nil {
 		x.add(LevelFail, checkDirectory, "Choose another directory with --data, or allow the service's user to read it.", "%v", err)
-		return
-	}
-	if !info.IsDir() {
-		x.add(LevelFail, checkDirectory, "Choose another directory with --data.", "%s is not a directory", dir)
 		return
 	}
 	wrong := false
@@ -399,24 +396,22 @@ func isPrivate(name string) bool {
 	return false
 }
 
-// disk checks the free space. scan reads a row of the database, which may not exist.
+// disk checks the free space, see DiskOf.
 func (x *examination) disk(dir string, minFree int64, scan sqlite.ScanRow) {
-	room, size, err := durable.FreeSpace(dir)
+	d, err := DiskOf(dir, minFree, scan)
 	if err != nil {
 		x.add(LevelWarn, checkDisk, "", "cannot determine the free space: %v", err)
 		return
 	}
-	d := FreeSpace{Dir: dir, Min: minFree}
-	_, need, low := d.Check(scan)
-	space := fmt.Sprintf("%d MiB of %d MiB free", room>>20, size>>20)
+	space := fmt.Sprintf("%d MiB of %d MiB free", d.Free>>20, d.Size>>20)
 	switch {
-	case low:
+	case d.Low:
 		x.add(LevelFail, checkDisk, "Free disk space or shorten --retention: events are rejected until then.", "%s, %d MiB required", space,
-			need>>20)
-	case room < 1<<20:
+			d.MinFree>>20)
+	case d.Free < 1<<20:
 		x.add(LevelFail, checkDisk, "Free disk space or shorten --retention: writes fail until then.", "%s", space)
-	case need > 0 && room < 4*need:
-		x.add(LevelWarn, checkDisk, "Free disk space or shorten --retention.", "%s; below %d MiB, events are rejected", space, need>>20)
+	case d.MinFree > 0 && d.Free < 4*d.MinFree:
+		x.add(LevelWarn, checkDisk, "Free disk space or shorten --retention.", "%s; below %d MiB, events are rejected", space, d.MinFree>>20)
 	default:
 		x.ok(checkDisk, "%s", space)
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -54,7 +53,7 @@ func (c *filterCheck) condition(cond *condition) {
 	}
 	possible := s.values(cond.op, func() shape { return c.shape(c.elements(p)) })
 	for i := range cond.values {
-		if scalarKinds[cond.values[i].kind]&possible.kinds != 0 {
+		if nodeKinds[cond.values[i].kind]&possible.kinds != 0 {
 			continue
 		}
 		at := join(cond.at, "value")
@@ -396,11 +395,6 @@ func (s shape) String() string {
 		return "nothing"
 	}
 	return strings.Join(all, " or ")
-}
-
-var scalarKinds = map[jsontext.Kind]valueKinds{
-	jsontext.KindNull: kindNull, jsontext.KindTrue: kindBoolean, jsontext.KindFalse: kindBoolean,
-	jsontext.KindNumber: kindNumber, jsontext.KindString: kindString,
 }
 
 // kindOfValue returns the kind of a value in a schema.

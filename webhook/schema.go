@@ -70,10 +70,10 @@ func collectSchemas(all map[string]*jsonschema.Schema, s *jsonschema.Schema) {
 // decides and reports the errors. It supports the few keywords of the embedded
 // schemas; schemas with any other have no acceptor.
 type acceptor struct {
-	types           typeSet // 0 for any
-	integer         bool    // numbers must be written as integers
-	constantTypes   typeSet // 0 for any value
-	constant        string  // the content of a string, or the literal true or false
+	types           valueKinds // 0 for any
+	integer         bool       // numbers must be written as integers
+	constantTypes   valueKinds // 0 for any value
+	constant        string     // the content of a string, or the literal true or false
 	format          func(d *document, i int32) bool
 	fields          []field // few, so a linear search is faster than a map
 	require         uint64  // bits of the required fields
@@ -90,22 +90,10 @@ type field struct {
 	accept *acceptor // nil for any value
 }
 
-// typeSet is a set of JSON types, one bit each.
-type typeSet uint8
-
-func kinds(ks ...jsontext.Kind) (set typeSet) {
-	for _, k := range ks {
-		set |= 1 << strings.IndexByte(`ntf"0{[`, byte(k))
-	}
-	return set
-}
-
-func (s typeSet) has(k jsontext.Kind) bool { return s&kinds(k) != 0 }
-
 // accept reports whether the value at node i is certainly valid.
 func (a *acceptor) accept(d *document, i int32) bool {
 	k := d.nodes[i].kind
-	if a.types != 0 && !a.types.has(k) {
+	if a.types != 0 && a.types&nodeKinds[k] == 0 {
 		return false
 	}
 	switch k {
@@ -122,7 +110,7 @@ func (a *acceptor) accept(d *document, i int32) bool {
 			return false
 		}
 	}
-	if a.constantTypes != 0 && !(a.constantTypes.has(k) && a.isConstant(d, i)) || a.format != nil && !a.format(d, i) {
+	if a.constantTypes != 0 && !(a.constantTypes&nodeKinds[k] != 0 && a.isConstant(d, i)) || a.format != nil && !a.format(d, i) {
 		return false
 	}
 	for _, s := range a.allOf {
@@ -216,10 +204,8 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int, parts *int) *a
 	}
 	a := &acceptor{items: compile(s.Items2020, exact)}
 	if s.Types != nil {
-		for _, name := range s.Types.ToStrings() {
-			a.integer = a.integer || name == "integer"
-			a.types |= typeSets[name]
-		}
+		names := s.Types.ToStrings()
+		a.types, a.integer = typeKinds(names...), slices.Contains(names, "integer")
 	}
 	if s.Const != nil && !a.setConstant(*s.Const) {
 		return nil
@@ -268,9 +254,9 @@ func compileAcceptor(s *jsonschema.Schema, exact bool, depth int, parts *int) *a
 func (a *acceptor) setConstant(value any) bool {
 	switch c := value.(type) {
 	case string:
-		a.constant, a.constantTypes = c, kinds(jsontext.KindString)
+		a.constant, a.constantTypes = c, kindString
 	case bool:
-		a.constant, a.constantTypes = strconv.FormatBool(c), typeSets["boolean"]
+		a.constant, a.constantTypes = strconv.FormatBool(c), kindBoolean
 	default:
 		return false
 	}
@@ -295,16 +281,6 @@ func (a *acceptor) setRequired(names []string) bool {
 		a.require |= f.bit
 	}
 	return true
-}
-
-var typeSets = map[string]typeSet{
-	"null":    kinds(jsontext.KindNull),
-	"boolean": kinds(jsontext.KindTrue, jsontext.KindFalse),
-	"string":  kinds(jsontext.KindString),
-	"object":  kinds(jsontext.KindBeginObject),
-	"array":   kinds(jsontext.KindBeginArray),
-	"number":  kinds(jsontext.KindNumber),
-	"integer": kinds(jsontext.KindNumber),
 }
 
 var formats = map[string]func(d *document, i int32) bool{

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // SchemaChange is a difference between two schemas that may make the new one reject a value
@@ -287,6 +289,12 @@ var kindNames = []struct {
 }{
 	{"null", kindNull}, {"boolean", kindBoolean}, {"number", kindNumber}, {"integer", kindInteger},
 	{"string", kindString}, {"array", kindArray}, {"object", kindObject},
+}
+
+// nodeKinds are the kinds of the values of a [document].
+var nodeKinds = [256]valueKinds{
+	jsontext.KindNull: kindNull, jsontext.KindTrue: kindBoolean, jsontext.KindFalse: kindBoolean, jsontext.KindNumber: kindNumber,
+	jsontext.KindString: kindString, jsontext.KindBeginArray: kindArray, jsontext.KindBeginObject: kindObject,
 }
 
 // typeNames returns the names in the value of the keyword type.

@@ -1,10 +1,13 @@
 package webhook
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -193,14 +196,8 @@ func (v *AuditVerifier) End() (AuditSummary, error) {
 			return v.seen, f
 		}
 	}
-	var first *AuditFault
-	for _, f := range v.erased {
-		if first == nil || f.Num < first.Num {
-			first = f
-		}
-	}
-	if first != nil {
-		return v.seen, first
+	if len(v.erased) > 0 {
+		return v.seen, slices.MinFunc(slices.Collect(maps.Values(v.erased)), func(a, b *AuditFault) int { return cmp.Compare(a.Num, b.Num) })
 	}
 	if v.Expect != (AuditHash{}) && !v.expected {
 		return v.seen, fmt.Errorf("no entry has the hash %s: the log was changed, or it ends before that entry", v.Expect)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -336,16 +337,9 @@ func (d *decimal) set(number []byte) {
 	}
 }
 
-// exponent reads the exponent of a number, which is bounded.
-func exponent(text []byte) (n int) {
-	for _, c := range text {
-		if c >= '0' && c <= '9' {
-			n = 10*n + int(c-'0')
-		}
-	}
-	if text[0] == '-' {
-		return -n
-	}
+// exponent reads the exponent of a number, which [unbounded] has checked.
+func exponent(text []byte) int {
+	n, _ := strconv.Atoi(string(text))
 	return n
 }
 

@@ -170,12 +170,8 @@ func (f *ReplayFields) check(sub *Subscription, now time.Time) []Validation {
 	default:
 		v = append(v, Validation{InvalidValue, "must be missed, failed or all", "only"})
 	}
-	asked := make(map[string]bool, len(sub.Events))
-	for _, name := range sub.Events {
-		asked[name] = true
-	}
 	for i, name := range f.Events {
-		if name != "" && !asked[name] {
+		if name != "" && !slices.Contains(sub.Events, name) {
 			v = append(v, Validation{InvalidValue, "is not one of the subscription's events", fmt.Sprintf("events[%d]", i)})
 		}
 	}

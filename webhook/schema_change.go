@@ -20,9 +20,7 @@ type SchemaChange struct {
 	Detail string // what changed: no longer allows "bike"
 }
 
-func (c SchemaChange) String() string { return whereInSchema(c.Path) + " " + c.Detail }
-
-func whereInSchema(path string) string { return cmp.Or(path, "the schema") }
+func (c SchemaChange) String() string { return cmp.Or(c.Path, "the schema") + " " + c.Detail }
 
 // maxSchemaChanges bounds the differences that are reported.
 const maxSchemaChanges = 20

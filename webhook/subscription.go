@@ -546,7 +546,6 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 		return []Validation{{InvalidTooMany, fmt.Sprintf("must name at most %d events", MaxSubscriptionEvents), "events"}}
 	}
 	var v []Validation
-	seen := make(map[string]bool, len(names))
 	for i, name := range names {
 		parameter := fmt.Sprintf("events[%d].name", i)
 		switch {
@@ -554,10 +553,9 @@ func (r *SubscriptionRules) checkEvents(names []string) []Validation {
 			v = append(v, Validation{InvalidRequired, "must not be empty", parameter})
 		case !r.Catalog.Has(name) && !slices.Contains(r.Kept, name):
 			v = append(v, Validation{InvalidUnknownEvent, unknownEvent, parameter})
-		case seen[name]:
+		case slices.Contains(names[:i], name):
 			v = append(v, Validation{InvalidDuplicate, "is named twice", parameter})
 		}
-		seen[name] = true
 	}
 	return v
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
+	"strings"
 )
 
 // Trace is the distributed trace that an event was published in: a traceparent of
@@ -55,15 +56,7 @@ func ParseTrace(values []string) Trace {
 
 // isID reports whether s is lower-case hexadecimal and, unless zero, not all zeros.
 func isID(s string, zero bool) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= '1' && c <= '9' || c >= 'a' && c <= 'f':
-			zero = true
-		case c != '0':
-			return false
-		}
-	}
-	return zero
+	return strings.Trim(s, "0123456789abcdef") == "" && (zero || strings.Trim(s, "0") != "")
 }
 
 // ID returns the trace-id, "" without a trace.

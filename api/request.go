@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,7 +177,7 @@ func (req *request) reading() context.Context {
 // program's log and subscriptions may contain names of removed event types.
 func (a *API) checkEvents(req *request) error {
 	list := req.route.query.list
-	unknown := list.UnknownEvents(&req.query, a.catalog)
+	unknown, _ := list.UnknownEvents(&req.query, a.catalog, nil)
 	if unknown == nil {
 		return nil
 	}
@@ -186,8 +185,7 @@ func (a *API) checkEvents(req *request) error {
 	if err != nil {
 		return err
 	}
-	unknown = slices.DeleteFunc(unknown, func(name string) bool { return slices.Contains(used, name) })
-	if invalid := list.RejectEvents(&req.query, unknown); invalid != nil {
+	if _, invalid := list.UnknownEvents(&req.query, a.catalog, used); invalid != nil {
 		return invalid
 	}
 	return nil

@@ -341,37 +341,22 @@ func (l *List) Followed(q *ListQuery) bool {
 	return l.Follow && !q.Sort[0].Descending && q.Ranges["received_at"].To.IsZero()
 }
 
-// UnknownEvents returns the event names in filters that are not in the catalog, sorted.
-func (l *List) UnknownEvents(q *ListQuery, c *Catalog) []string {
+// UnknownEvents returns the event names in filters that are neither in the catalog nor in used, sorted,
+// and the error about them, nil if there are none.
+func (l *List) UnknownEvents(q *ListQuery, c *Catalog, used []string) (names []string, err *Error) {
 	if l == nil {
-		return nil
-	}
-	var names []string
-	for _, f := range l.Filters {
-		for _, name := range q.Filters[f.Name] {
-			if f.Kind == FilterEvent && !c.Has(name) {
-				names = append(names, name)
-			}
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// RejectEvents returns an error for event names in filters, nil if no filter contains them.
-func (l *List) RejectEvents(q *ListQuery, names []string) *Error {
-	if l == nil {
-		return nil
+		return nil, nil
 	}
 	var faults []Validation
 	for _, f := range l.Filters {
 		for _, name := range q.Filters[f.Name] {
-			if f.Kind == FilterEvent && slices.Contains(names, name) {
+			if f.Kind == FilterEvent && !c.Has(name) && !slices.Contains(used, name) {
+				names = append(names, name)
 				faults = append(faults, Validation{InvalidUnknownEvent, quotedField(name) + " " + unknownEvent, "filter[" + f.Name + "]"})
 			}
 		}
 	}
-	return invalid(faults)
+	return names, invalid(faults)
 }
 
 type listParser struct {

@@ -59,6 +59,13 @@ func (b *body) string(parameter string, value int32) *string {
 	return &s
 }
 
+// set sets a field to the string at a node, unless it is not a string, which is a fault.
+func (b *body) set(field *string, parameter string, value int32) {
+	if s := b.string(parameter, value); s != nil {
+		*field = *s
+	}
+}
+
 // boolean returns the boolean at a node, nil with a fault if it is not a boolean.
 func (b *body) boolean(parameter string, value int32) *bool {
 	kind := b.nodes[value].kind

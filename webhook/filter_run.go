@@ -42,9 +42,7 @@ func (c *Catalog) ParseFilterTest(raw []byte, now time.Time) (t FilterTest, inva
 	for name, value := range b.fields() {
 		switch name {
 		case "from", "to":
-			if code, detail := within.parseEnd(b, value, name); code != "" {
-				b.fail(code, name, detail)
-			}
+			within.parseEnd(b, name, value)
 		case "events":
 			if names, filters := b.events(value); names != nil {
 				fields.Events, fields.Filters = names, filters

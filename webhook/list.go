@@ -567,7 +567,7 @@ func (f *Filter) value(s string) (value, code, must string) {
 
 // end parses one end of a time range (see parseRangeEnd).
 func (p *listParser) end(f *Filter, end, name, value string) {
-	first, next, ok := parseRangeEnd([]byte(value))
+	first, next, ok := parseRangeEnd(value)
 	if !ok {
 		p.fail(InvalidFormat, name, "must be a timestamp such as 2026-03-14T08:24:48.644Z (the + of an offset is written %2B in a URL), "+
 			"or a date such as 2026-03-14, which is read as UTC")

@@ -86,9 +86,7 @@ func ParsePortalLink(raw []byte, programID string, now time.Time) (NewPortalLink
 	for name, value := range b.fields() {
 		switch name {
 		case "role":
-			if role := b.string(name, value); role != nil {
-				n.Role = PortalRole(*role)
-			}
+			b.set((*string)(&n.Role), name, value)
 		case "expires_at":
 			n.ExpiresAt = b.expiry(value, "24 hours from now")
 		default:

@@ -65,9 +65,7 @@ func ParseReplay(raw []byte, sub *Subscription, now time.Time) (ReplayFields, *E
 	for name, value := range b.fields() {
 		switch name {
 		case "from", "to":
-			if code, detail := f.parseEnd(b, value, name); code != "" {
-				b.fail(code, name, detail)
-			}
+			f.parseEnd(b, name, value)
 		case "events":
 			f.Events = b.replayEvents(value)
 		case "only":
@@ -87,21 +85,20 @@ func ParseReplay(raw []byte, sub *Subscription, now time.Time) (ReplayFields, *E
 	return f, invalid(merge(b.faults, f.check(sub, now)))
 }
 
-// parseEnd parses an end of the time range, from or to. The code is "" if it is valid.
-func (f *ReplayFields) parseEnd(b *body, value int32, name string) (code, detail string) {
-	if !b.isString(value) {
-		return InvalidType, "must be a string"
+// parseEnd parses an end of the time range, from or to.
+func (f *ReplayFields) parseEnd(b *body, name string, value int32) {
+	text := b.string(name, value)
+	if text == nil {
+		return
 	}
-	first, next, ok := parseRangeEnd(b.text(value))
-	if !ok {
-		return InvalidFormat, "must be a timestamp such as 2026-03-14T08:24:48.644Z, or a date such as 2026-03-14, which is read as UTC"
-	}
-	if name == "from" {
+	switch first, next, ok := parseRangeEnd(*text); {
+	case !ok:
+		b.fail(InvalidFormat, name, "must be a timestamp such as 2026-03-14T08:24:48.644Z, or a date such as 2026-03-14, which is read as UTC")
+	case name == "from":
 		f.From = first
-	} else {
+	default:
 		f.To = next
 	}
-	return "", ""
 }
 
 // replayEvents parses the event names of a replay: strings, or objects as in

@@ -11,8 +11,8 @@ import (
 // ISO 8601, which is read as UTC, or a date and time with Z or an offset. Both ends are inclusive, and
 // a date stands for its whole day, week, month or year: first is its start, next the first moment
 // after it. Records have milliseconds, so finer times are rounded into the range.
-func parseRangeEnd(s []byte) (first, next time.Time, ok bool) {
-	date, clock, isTime := strings.Cut(string(s), "T")
+func parseRangeEnd(s string) (first, next time.Time, ok bool) {
+	date, clock, isTime := strings.Cut(s, "T")
 	first, next, isDay := parseDate(date)
 	if !isTime {
 		return first, next, first.Year() >= 1000

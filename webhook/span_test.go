@@ -25,7 +25,7 @@ func TestISO8601(t *testing.T) {
 		"2026-03-14T08:24:57.1234Z":      "2026-03-14T08:24:57.124Z 2026-03-14T08:24:57.124Z",
 		"2026-03-14T08:24:57.123456789Z": "2026-03-14T08:24:57.124Z 2026-03-14T08:24:57.124Z",
 	} {
-		first, next, ok := parseRangeEnd([]byte(s))
+		first, next, ok := parseRangeEnd(s)
 		if got := FormatTime(first) + " " + FormatTime(next); !ok || got != want {
 			t.Errorf("%s: got %s, %t, want %s", s, got, ok, want)
 		}
@@ -38,7 +38,7 @@ func TestISO8601(t *testing.T) {
 		"2026-03-14T08:24:57+24:00", "2026-03-14T08:24:57+02:60", "2026-03-14T08:24:57.Z", "2026-03-14T08:24:57.1234567890Z",
 		"2026-03-14 08:24:57Z", "2026-03-14t08:24:57z", "1773476688644", "9999-12-31T24:00Z", "+2026-03-14",
 	} {
-		if first, next, ok := parseRangeEnd([]byte(s)); ok {
+		if first, next, ok := parseRangeEnd(s); ok {
 			t.Errorf("%s: got %v to %v, want an error", s, first, next)
 		}
 	}

@@ -361,9 +361,7 @@ func (b *body) event(event int32, at string) (eventName string, filter *EventFil
 		switch string(b.text(name)) {
 		case "name":
 			named = true
-			if s := b.string(parameter, value); s != nil {
-				eventName = *s
-			}
+			b.set(&eventName, parameter, value)
 		case "version":
 			code, detail = readVersion(&b.document, value)
 		case "filter":

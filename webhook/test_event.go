@@ -25,9 +25,7 @@ func (c *Catalog) ParseTest(raw []byte, now time.Time) (Event, *Error) {
 			continue
 		}
 		given = true
-		if s := b.string(key, value); s != nil {
-			name = *s
-		}
+		b.set(&name, key, value)
 	}
 	if !given {
 		b.fail(InvalidRequired, "name", "is required: the name of an event type")

@@ -121,14 +121,10 @@ func ParseToken(raw []byte, programID string, now time.Time) (NewToken, *Error) 
 	}
 	for name, value := range b.fields() {
 		switch name {
-		case "user_id", "name":
-			field := &n.UserID
-			if name == "name" {
-				field = &n.Name
-			}
-			if s := b.string(name, value); s != nil {
-				*field = *s
-			}
+		case "user_id":
+			b.set(&n.UserID, name, value)
+		case "name":
+			b.set(&n.Name, name, value)
 		case "scopes":
 			n.Scopes = b.scopes(value)
 		case "expires_at":

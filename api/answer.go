@@ -207,12 +207,3 @@ func (t timestamp) MarshalJSON() ([]byte, error) {
 	}
 	return []byte(`"` + webhook.FormatTime(time.Time(t)) + `"`), nil
 }
-
-// orNull returns a value for a record; the zero value becomes null.
-func orNull[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
-}

@@ -21,8 +21,8 @@ type attemptError struct {
 
 func newAttemptRecord(at *webhook.Attempt) attemptRecord {
 	r := attemptRecord{
-		Number: at.Number, URL: orNull(at.URL), StartedAt: timestamp(at.StartedAt), DurationMS: at.Duration.Milliseconds(),
-		Result: at.Result, ResponseStatus: orNull(at.ResponseStatus),
+		Number: at.Number, URL: webhook.OrNull(at.URL), StartedAt: timestamp(at.StartedAt), DurationMS: at.Duration.Milliseconds(),
+		Result: at.Result, ResponseStatus: webhook.OrNull(at.ResponseStatus),
 	}
 	if at.Error != webhook.ErrorNone {
 		r.Error = &attemptError{at.Error, at.Error.Detail()}

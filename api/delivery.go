@@ -30,9 +30,9 @@ type deliveryRecord struct {
 func newDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	return deliveryRecord{
 		ID: d.ID, SubscriptionID: d.SubscriptionID, ProgramID: d.ProgramID,
-		Status: d.Status, FailureReason: orNull(string(d.FailureReason)),
+		Status: d.Status, FailureReason: webhook.OrNull(string(d.FailureReason)),
 		AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts, NextAttemptAt: timestamp(d.NextAttemptAt),
-		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf), SplitOf: orNull(d.SplitOf), RecoveredAt: timestamp(d.RecoveredAt),
+		Events: d.Events, RedeliveryOf: webhook.OrNull(d.RedeliveryOf), SplitOf: webhook.OrNull(d.SplitOf), RecoveredAt: timestamp(d.RecoveredAt),
 		CreatedAt: timestamp(d.CreatedAt), CompletedAt: timestamp(d.CompletedAt),
 	}
 }

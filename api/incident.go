@@ -53,14 +53,16 @@ func newAttemptError(code webhook.ErrorCode) *attemptError {
 
 func newIncidentRecord(i *webhook.Incident) incidentRecord {
 	r := incidentRecord{
-		ID: i.ID, SubscriptionID: i.SubscriptionID, ProgramID: i.ProgramID, Status: i.Status(), FailingReason: orNull(string(i.FailingReason)),
-		OpenedAt: timestamp(i.OpenedAt), ClosedAt: timestamp(i.ClosedAt), ClosedBy: orNull(string(i.ClosedBy)),
+		ID: i.ID, SubscriptionID: i.SubscriptionID, ProgramID: i.ProgramID, Status: i.Status(),
+		FailingReason: webhook.OrNull(string(i.FailingReason)), ProbesFailed: i.Probes, WaitingEvents: i.WaitingEvents,
+		OpenedAt: timestamp(i.OpenedAt), ClosedAt: timestamp(i.ClosedAt), ClosedBy: webhook.OrNull(string(i.ClosedBy)),
 		FirstFailureAt: timestamp(i.FirstFailure), LastSuccessAt: timestamp(i.LastSuccess), NextProbeAt: timestamp(i.NextProbe),
-		ProbesFailed:  i.Probes,
-		WaitingEvents: i.WaitingEvents, FailedDeliveries: i.Failed, ResendFrom: timestamp(i.FailedFrom),
+		FailedDeliveries: i.Failed, ResendFrom: timestamp(i.FailedFrom),
 	}
 	if !i.LastFailure.IsZero() {
-		r.LastFailure = &incidentFailure{timestamp(i.LastFailure), orNull(i.DeliveryID), orNull(i.ResponseStatus), newAttemptError(i.Error)}
+		r.LastFailure = &incidentFailure{
+			timestamp(i.LastFailure), webhook.OrNull(i.DeliveryID), webhook.OrNull(i.ResponseStatus), newAttemptError(i.Error),
+		}
 	}
 	return r
 }
@@ -70,14 +72,15 @@ func newWholeIncidentRecord(i *webhook.Incident) incidentRecord {
 	r := newIncidentRecord(i)
 	r.Timeline = make([]incidentEntry, len(i.Timeline))
 	for n, e := range i.Timeline {
-		entry := incidentEntry{At: timestamp(e.At), Kind: string(e.Kind), Alert: orNull(string(e.Alert))}
+		entry := incidentEntry{At: timestamp(e.At), Kind: string(e.Kind), Alert: webhook.OrNull(string(e.Alert))}
 		if p := e.Probe; p != nil {
-			entry.DeliveryID, entry.ResponseStatus, entry.Error = orNull(p.DeliveryID), orNull(p.ResponseStatus), newAttemptError(p.Error)
+			entry.DeliveryID, entry.ResponseStatus = webhook.OrNull(p.DeliveryID), webhook.OrNull(p.ResponseStatus)
+			entry.Error = newAttemptError(p.Error)
 		}
 		if s := e.Resent; s != nil {
-			entry.ReplayID, entry.Deliveries = orNull(s.ReplayID), &s.Deliveries
+			entry.ReplayID, entry.Deliveries = webhook.OrNull(s.ReplayID), &s.Deliveries
 			if s.ProgramID == i.ProgramID { // a run over all programs is not readable here
-				entry.BulkRunID = orNull(s.BulkRunID)
+				entry.BulkRunID = webhook.OrNull(s.BulkRunID)
 			}
 		}
 		r.Timeline[n] = entry

@@ -56,6 +56,6 @@ type feedMeta struct {
 // newFeedMeta returns the meta of a page of a feed. next is "" on the last page.
 func newFeedMeta(q *webhook.ListQuery, next string) feedMeta {
 	var m feedMeta
-	m.Pagination.Cursor, m.Pagination.Next, m.Pagination.PageSize = orNull(q.Cursor), orNull(next), q.Size
+	m.Pagination.Cursor, m.Pagination.Next, m.Pagination.PageSize = webhook.OrNull(q.Cursor), webhook.OrNull(next), q.Size
 	return m
 }

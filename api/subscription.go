@@ -44,11 +44,11 @@ type subscriptionEvent struct {
 func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	r := subscriptionRecord{
 		ID: s.ID, URL: s.URL, Active: s.Active, Description: s.Description,
-		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight, MaxPerSecond: orNull(s.MaxPerSecond),
-		MaxEvents: orNull(s.MaxEvents), HasAuthorizationHeader: s.HasAuthorizationHeader, HeaderNames: s.HeaderNames,
-		Status: s.Status, DisabledReason: orNull(s.DisabledReason),
-		FailingReason: orNull(string(s.FailingReason)), FailingSince: timestamp(s.FailingSince), NextProbeAt: timestamp(s.NextProbeAt),
-		CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
+		Events: make([]subscriptionEvent, len(s.Events)), Ordered: s.Ordered, MaxInFlight: s.MaxInFlight,
+		MaxPerSecond: webhook.OrNull(s.MaxPerSecond), MaxEvents: webhook.OrNull(s.MaxEvents),
+		HasAuthorizationHeader: s.HasAuthorizationHeader, HeaderNames: s.HeaderNames, Status: s.Status,
+		FailingReason: webhook.OrNull(string(s.FailingReason)), FailingSince: timestamp(s.FailingSince), NextProbeAt: timestamp(s.NextProbeAt),
+		DisabledReason: webhook.OrNull(s.DisabledReason), CreatedAt: timestamp(s.CreatedAt), UpdatedAt: timestamp(s.UpdatedAt),
 	}
 	for i, name := range s.Events {
 		r.Events[i] = subscriptionEvent{name, webhook.EventVersion, s.Filters[name]}

@@ -25,7 +25,7 @@ type tokenRecord struct {
 
 func newTokenRecord(t *webhook.Token) tokenRecord {
 	return tokenRecord{
-		ID: t.ID, Hint: t.Hint, ProgramID: orNull(t.ProgramID), UserID: t.UserID, Name: t.Name, Scopes: t.Scopes,
+		ID: t.ID, Hint: t.Hint, ProgramID: webhook.OrNull(t.ProgramID), UserID: t.UserID, Name: t.Name, Scopes: t.Scopes,
 		CreatedAt: timestamp(t.CreatedAt), ExpiresAt: timestamp(t.ExpiresAt), RevokedAt: timestamp(t.RevokedAt), UsedAt: timestamp(t.UsedAt),
 	}
 }

@@ -40,33 +40,25 @@ func newExportedDelivery(d *deliveryRow) *exportedDelivery {
 	_, _, whole := webhook.Endpoint(d.url)
 	e := &exportedDelivery{
 		ID: d.ID, ProgramID: d.ProgramID, SubscriptionID: d.SubscriptionID, SubscriptionURL: whole, Status: string(d.Status),
-		FailureReason: orNull(string(d.FailureReason)), AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts,
-		Events: d.Events, RedeliveryOf: orNull(d.RedeliveryOf), SplitOf: orNull(d.SplitOf), CreatedAt: webhook.FormatTime(d.CreatedAt),
+		FailureReason: webhook.OrNull(string(d.FailureReason)), AttemptsMade: d.AttemptsMade, MaxAttempts: webhook.MaxAttempts,
+		Events: d.Events, RedeliveryOf: webhook.OrNull(d.RedeliveryOf), SplitOf: webhook.OrNull(d.SplitOf),
+		CreatedAt: webhook.FormatTime(d.CreatedAt),
 	}
 	if !d.NextAttemptAt.IsZero() {
-		e.NextAttemptAt = orNull(webhook.FormatTime(d.NextAttemptAt))
+		e.NextAttemptAt = webhook.OrNull(webhook.FormatTime(d.NextAttemptAt))
 	}
 	if !d.RecoveredAt.IsZero() {
-		e.RecoveredAt = orNull(webhook.FormatTime(d.RecoveredAt))
+		e.RecoveredAt = webhook.OrNull(webhook.FormatTime(d.RecoveredAt))
 	}
 	if !d.CompletedAt.IsZero() {
-		e.CompletedAt = orNull(webhook.FormatTime(d.CompletedAt))
+		e.CompletedAt = webhook.OrNull(webhook.FormatTime(d.CompletedAt))
 	}
 	if d.last != nil {
-		e.ResponseStatus, e.Error = orNull(d.last.ResponseStatus), orNull(string(d.last.Error))
+		e.ResponseStatus, e.Error = webhook.OrNull(d.last.ResponseStatus), webhook.OrNull(string(d.last.Error))
 		took := d.last.Duration.Milliseconds()
 		e.DurationMS = &took
 	}
 	return e
-}
-
-// orNull returns nil for the zero value.
-func orNull[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
 }
 
 var deliveryColumnNames = []string{

@@ -119,7 +119,7 @@ func (a *Alert) JSON() ([]byte, error) {
 	s := &a.Subscription
 	j.Subscription.ID, j.Subscription.URL, j.Subscription.Description = s.ID, WithoutQuery(s.URL), s.Description
 	j.Subscription.Active, j.Subscription.Status = s.Active, s.Status
-	j.Subscription.DisabledReason = orNull(s.DisabledReason)
+	j.Subscription.DisabledReason = OrNull(s.DisabledReason)
 	if !a.Failures.Since.IsZero() {
 		j.FailingSince, j.FailingReason = new(FormatTime(a.Failures.Since)), &a.Failures.Reason
 	}
@@ -132,7 +132,7 @@ func (a *Alert) JSON() ([]byte, error) {
 		j.LastAttempt = &alertAttemptJSON{
 			DeliveryID: a.DeliveryID, Number: t.Number, StartedAt: FormatTime(t.StartedAt), DurationMS: t.Duration.Milliseconds(), Result: t.Result,
 		}
-		j.LastAttempt.ResponseStatus = orNull(t.ResponseStatus)
+		j.LastAttempt.ResponseStatus = OrNull(t.ResponseStatus)
 		if t.Error != ErrorNone {
 			j.LastAttempt.Error = &alertErrorJSON{t.Error, t.Error.Detail()}
 		}
@@ -144,14 +144,6 @@ func (a *Alert) JSON() ([]byte, error) {
 		j.LostEvents, j.LostBefore = &a.Lost, new(FormatTime(a.LostBefore))
 	}
 	return json.Marshal(j)
-}
-
-// orNull returns a pointer to v, nil for the zero value.
-func orNull[T comparable](v T) *T {
-	if v == *new(T) {
-		return nil
-	}
-	return &v
 }
 
 // page returns the URL of the admin page to open, "" for a test alert and if baseURL is "".

@@ -228,10 +228,10 @@ type AuditRecord struct {
 // NewAuditRecord returns the record of an entry.
 func NewAuditRecord(e *AuditEntry) AuditRecord {
 	return AuditRecord{
-		Number: e.Num, ID: e.ID, At: FormatTime(e.At), Actor: e.Actor, Admin: orNull(e.Admin), Address: orNull(e.Address),
-		RequestID: orNull(e.RequestID), Action: e.Action,
-		ProgramID: orNull(e.ProgramID), SubjectID: orNull(e.SubjectID), Detail: orNull(e.Detail),
-		Salt: orNull(hex.EncodeToString(e.Salt)), Digest: e.Digest.String(), PreviousHash: e.Previous.String(), Hash: e.Hash.String(),
+		Number: e.Num, ID: e.ID, At: FormatTime(e.At), Actor: e.Actor, Admin: OrNull(e.Admin), Address: OrNull(e.Address),
+		RequestID: OrNull(e.RequestID), Action: e.Action,
+		ProgramID: OrNull(e.ProgramID), SubjectID: OrNull(e.SubjectID), Detail: OrNull(e.Detail),
+		Salt: OrNull(hex.EncodeToString(e.Salt)), Digest: e.Digest.String(), PreviousHash: e.Previous.String(), Hash: e.Hash.String(),
 	}
 }
 

@@ -16,3 +16,11 @@ func ByteSize(n int64) string {
 	// it.
 	return strconv.FormatFloat(float64(int64(v*10))/10, 'f', 1, 64) + " " + units[i]
 }
+
+// OrNull returns a pointer to v for a field of a record, nil for the zero value: null in JSON.
+func OrNull[T comparable](v T) *T {
+	if v == *new(T) {
+		return nil
+	}
+	return &v
+}

@@ -178,7 +178,7 @@ func newAPI(cfg Config) *API {
 	}
 	a.metrics.limited.exists = func(id string) bool {
 		p, err := a.store.Programs().Get(context.Background(), id)
-		return err == nil && p.ErasingSince.IsZero() || err != nil && !isNotFound(err)
+		return err == nil && p.ErasingSince.IsZero() || err != nil && webhook.CodeOf(err) != webhook.CodeNotFound
 	}
 	a.registry.MustRegister(a.metrics)
 	if a.rules.Catalog == nil {

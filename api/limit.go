@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -198,7 +197,7 @@ var invalidTokenLimit = ratelimit.Limit{Name: "invalid token", Burst: 300, Inter
 // limit replaces the 401 for an invalid token with a 429 if the address has sent too many. A
 // request without a token does not count.
 func (a *API) limit(req *request, refused error) error {
-	if !isUnauthenticated(refused) || len(req.http.Header["Authorization"]) == 0 {
+	if webhook.CodeOf(refused) != webhook.CodeUnauthenticated || len(req.http.Header["Authorization"]) == 0 {
 		return refused
 	}
 	address, _ := netip.ParseAddrPort(req.http.RemoteAddr) // all invalid addresses share one limit
@@ -210,12 +209,6 @@ func (a *API) limit(req *request, refused error) error {
 	req.retryAfter = seconds(wait)
 	return webhook.NewError(webhook.CodeRateLimited,
 		"Too many invalid access tokens from this address. Try again in "+req.retryAfter+" s; a valid token is accepted at any time.")
-}
-
-// isUnauthenticated reports whether err rejects the token itself, not its scope or rate.
-func isUnauthenticated(err error) bool {
-	var e *webhook.Error
-	return errors.As(err, &e) && e.Code == webhook.CodeUnauthenticated
 }
 
 // The limits of everything before the body, in bytes. The server's MaxHeaderBytes should be well

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"net"
 	"net/http"
 
@@ -39,18 +38,13 @@ func (a *API) selectProgram(req *request) error {
 		return webhook.NewError(webhook.CodeForbidden,
 			"The access token does not belong to this program. Only a platform token may select a program with "+programHeader+".")
 	}
-	if p, err := a.store.Programs().Get(req.ctx, id); isNotFound(err) || err == nil && !p.ErasingSince.IsZero() {
+	if p, err := a.store.Programs().Get(req.ctx, id); webhook.CodeOf(err) == webhook.CodeNotFound || err == nil && !p.ErasingSince.IsZero() {
 		return webhook.NewError(webhook.CodeNotFound, "There is no program "+id+".")
 	} else if err != nil {
 		return err
 	}
 	req.programID = id
 	return nil
-}
-
-func isNotFound(err error) bool {
-	var e *webhook.Error
-	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
 }
 
 // actor returns an audit entry with the token, the address and the ID of the request, or the

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -201,9 +200,8 @@ func (a *API) overtaken(req *request, err error) error {
 	if move == nil {
 		return err
 	}
-	var e *webhook.Error
 	method := req.http.Method
-	if err == nil && (method == http.MethodGet || method == http.MethodHead) || errors.As(err, &e) && e.Code == webhook.CodeNotFound {
+	if err == nil && (method == http.MethodGet || method == http.MethodHead) || webhook.CodeOf(err) == webhook.CodeNotFound {
 		if move.Forwards {
 			return webhook.NewError(webhook.CodeUnavailable, "The program "+req.program()+" has moved to another installation during "+
 				"the request. Retry the request.")
@@ -221,11 +219,9 @@ func (a *API) acknowledge(req *request, err error) error {
 	if method := req.http.Method; method == http.MethodGet || method == http.MethodHead || req.token == nil || req.acknowledged {
 		return err
 	}
-	if err != nil {
-		var e *webhook.Error
-		if !errors.As(err, &e) || e.Code != webhook.CodeNotFound && e.Code != webhook.CodeConflict && e.Code != webhook.CodePrecondition {
-			return err
-		}
+	code := webhook.CodeOf(err)
+	if err != nil && code != webhook.CodeNotFound && code != webhook.CodeConflict && code != webhook.CodePrecondition {
+		return err
 	}
 	if late := a.store.Replica().Acknowledge(req.http.Context()); late != nil {
 		return late

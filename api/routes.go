@@ -227,7 +227,7 @@ func (a *API) unrouted(path string) *route {
 	if strings.HasPrefix(path, "/v2/") {
 		rt.find = func(req *request) error {
 			// Requests with a token count, but none is required.
-			if err := a.authenticate(req); err != nil && !isUnauthenticated(err) {
+			if err := a.authenticate(req); err != nil && webhook.CodeOf(err) != webhook.CodeUnauthenticated {
 				return err
 			}
 			return nil

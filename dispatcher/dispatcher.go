@@ -448,7 +448,7 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 		fresh, err := d.store.Queues().Get(ctx, q.SubscriptionID)
 		d.mu.Lock()
 		switch {
-		case isNotFound(err):
+		case webhook.CodeOf(err) == webhook.CodeNotFound:
 			d.remove(q)
 		case err != nil && (ctx.Err() != nil || store.Unavailable(err)):
 			if ctx.Err() == nil {
@@ -465,11 +465,6 @@ func (d *Dispatcher) reload(ctx context.Context, now time.Time) {
 		}
 		d.mu.Unlock()
 	}
-}
-
-func isNotFound(err error) bool {
-	var e *webhook.Error
-	return errors.As(err, &e) && e.Code == webhook.CodeNotFound
 }
 
 // install adds a queue that was just read and indexes it by the events it selects.

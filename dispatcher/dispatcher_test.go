@@ -1449,7 +1449,7 @@ func TestPingOfDeletedSubscription(t *testing.T) {
 		}
 		dropped := 0
 		for range 8 {
-			if err := <-errs; isNotFound(err) && time.Since(start) == 0 {
+			if err := <-errs; webhook.CodeOf(err) == webhook.CodeNotFound && time.Since(start) == 0 {
 				dropped++
 			}
 		}

@@ -1,6 +1,9 @@
 package webhook
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
 
 // Code is the kind of an [Error]. Package api maps each to its HTTP status and title.
 type Code string
@@ -80,6 +83,14 @@ func (e *Error) Error() string {
 		b.WriteString(v.Detail)
 	}
 	return b.String()
+}
+
+// CodeOf returns the code of the *[Error] that err is or wraps, "" for nil and any other error.
+func CodeOf(err error) Code {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return ""
 }
 
 // NewError returns an error with a detail for the caller.

@@ -109,15 +109,15 @@ type API struct {
 	maxSubscriptions  int
 	batchSize         int
 	timeout           time.Duration
-	inFlight          inFlightKeys
 	rateLimit         int // default of programs, 0 for no limit
 	platformRateLimit int // 0 for no limit
 	moves             MoveTarget
 	programLimiter    *rateLimiter
 	platformLimiter   *rateLimiter
 	invalidTokens     *ratelimit.Limiter
-	waiting           ratelimit.Slots[string] // requests that wait for events, by program
-	life              context.Context         // ends with EndWaits
+	waiting           ratelimit.Slots[string]    // requests that wait for events, by program
+	inFlight          ratelimit.Slots[[2]string] // idempotency keys of the requests in flight, by token and key
+	life              context.Context            // ends with EndWaits
 	endLife           context.CancelFunc
 	forwarder         *forwarder
 	metrics           *metrics

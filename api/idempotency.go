@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"io"
-	"sync"
 
 	"service/store"
 	"service/webhook"
@@ -45,12 +44,13 @@ func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (
 				key.ProgramID = req.tenant.ID
 			}
 		}
-		if !a.inFlight.begin(key) {
+		name := [2]string{key.TokenID, key.Key}
+		if !a.inFlight.Take(name, 1) {
 			req.retryAfter = "1"
 			return answer{}, webhook.NewError(webhook.CodeConflict,
 				"A request with this "+webhook.IdempotencyHeader+" is in progress. Try again when it is completed.")
 		}
-		defer a.inFlight.end(key)
+		defer a.inFlight.Leave(name)
 		kept, err := a.store.StoredResponse(req.ctx, key)
 		if err != nil {
 			return answer{}, err
@@ -93,31 +93,4 @@ func (req *request) fingerprint(body []byte) (sum [sha256.Size]byte) {
 	h.Write(body)
 	h.Sum(sum[:0])
 	return sum
-}
-
-// inFlightKeys are the idempotency keys of the requests in flight.
-type inFlightKeys struct {
-	mu   sync.Mutex
-	keys map[[2]string]bool // by token and key
-}
-
-// begin reports whether the key was free. If so, the caller owns it until end.
-func (f *inFlightKeys) begin(k *webhook.IdempotencyKey) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	name := [2]string{k.TokenID, k.Key}
-	if f.keys[name] {
-		return false
-	}
-	if f.keys == nil {
-		f.keys = make(map[[2]string]bool)
-	}
-	f.keys[name] = true
-	return true
-}
-
-func (f *inFlightKeys) end(k *webhook.IdempotencyKey) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.keys, [2]string{k.TokenID, k.Key})
 }

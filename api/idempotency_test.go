@@ -202,8 +202,8 @@ func TestErrorsAreNotStored(t *testing.T) {
 // While a request is in flight, only its key is rejected.
 func TestKeyInFlight(t *testing.T) {
 	s := start(t)
-	key := &webhook.IdempotencyKey{TokenID: tokenID(t, s), Key: "k"}
-	if !s.api.inFlight.begin(key) {
+	key := [2]string{tokenID(t, s), "k"}
+	if !s.api.inFlight.Take(key, 1) {
 		t.Fatal("the key is in use")
 	}
 	r := s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k")
@@ -214,13 +214,13 @@ func TestKeyInFlight(t *testing.T) {
 	other := *s
 	other.token = s.newToken("acme", "bob", webhook.Scopes()...)
 	wantStatus(t, "another token", other.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k"), 201)
-	s.api.inFlight.end(key)
+	s.api.inFlight.Leave(key)
 	r = s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", "k")
 	if r.status != 201 || r.header.Get("Idempotency-Replayed") != "" {
 		t.Errorf("after its end: got %d %v", r.status, r.header)
 	}
-	if len(s.api.inFlight.keys) != 0 {
-		t.Errorf("%d keys are still in flight", len(s.api.inFlight.keys))
+	if n := s.api.inFlight.Count(key); n != 0 {
+		t.Errorf("%d keys are still in flight", n)
 	}
 }
 

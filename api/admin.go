@@ -22,35 +22,35 @@ type PasswordReset struct {
 	Passkeys        int `json:"passkeys"`         // that remain
 }
 
-func (h ownerHandlers) admins(req *request) (answer, error) {
-	all, err := h.api.store.Admins().List(req.ctx)
+func (cfg OwnerConfig) admins(req *request) (answer, error) {
+	all, err := req.api.store.Admins().List(req.ctx)
 	return answer{data: all}, err
 }
 
-func (h ownerHandlers) createAdmin(req *request, in *AdminRequest) (answer, error) {
+func (cfg OwnerConfig) createAdmin(req *request, in *AdminRequest) (answer, error) {
 	var admin webhook.Admin
-	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+	err := req.api.store.Write(req.ctx, func(w store.Write) (err error) {
 		if admin, err = w.Admins().Create(in.Email, in.Role, in.Hash); err != nil {
 			return err
 		}
 		return req.audit(w, webhook.ActionAdminCreate, "", admin.ID, in.Email+" as "+string(in.Role))
 	})
-	h.changed(in.Email)
+	cfg.changed(in.Email)
 	return answer{data: admin}, err
 }
 
 // changed tells the server about an admin that may have changed.
-func (h ownerHandlers) changed(email string) {
-	if h.AdminsChanged != nil {
-		h.AdminsChanged(email)
+func (cfg OwnerConfig) changed(email string) {
+	if cfg.AdminsChanged != nil {
+		cfg.AdminsChanged(email)
 	}
 }
 
 // resetPassword sets a new password and ends the admin's sessions. It also removes the admin's
 // passkeys if the request says so.
-func (h ownerHandlers) resetPassword(req *request, in *AdminRequest) (answer, error) {
+func (cfg OwnerConfig) resetPassword(req *request, in *AdminRequest) (answer, error) {
 	var did PasswordReset
-	err := h.api.store.Write(req.ctx, func(w store.Write) error {
+	err := req.api.store.Write(req.ctx, func(w store.Write) error {
 		admin, err := w.Admins().Get(in.Email)
 		if err != nil {
 			return err
@@ -71,12 +71,12 @@ func (h ownerHandlers) resetPassword(req *request, in *AdminRequest) (answer, er
 		}
 		return req.audit(w, webhook.ActionAdminPassword, "", admin.ID, detail)
 	})
-	h.changed(in.Email)
+	cfg.changed(in.Email)
 	return answer{data: did}, err
 }
 
-func (h ownerHandlers) removeAdmin(req *request, in *AdminRequest) (answer, error) {
-	return answer{}, h.api.store.Write(req.ctx, func(w store.Write) error {
+func (cfg OwnerConfig) removeAdmin(req *request, in *AdminRequest) (answer, error) {
+	return answer{}, req.api.store.Write(req.ctx, func(w store.Write) error {
 		admin, err := w.Admins().Remove(in.Email)
 		if err != nil {
 			return err
@@ -87,13 +87,13 @@ func (h ownerHandlers) removeAdmin(req *request, in *AdminRequest) (answer, erro
 
 // endSessions ends the sessions of one admin, or all sessions without an email address, and returns
 // their number.
-func (h ownerHandlers) endSessions(req *request, in *AdminRequest) (answer, error) {
-	all, err := h.api.store.Admins().List(req.ctx)
+func (cfg OwnerConfig) endSessions(req *request, in *AdminRequest) (answer, error) {
+	all, err := req.api.store.Admins().List(req.ctx)
 	if err != nil {
 		return answer{}, err
 	}
 	found, ended := in.Email == "", 0
-	err = h.api.store.Write(req.ctx, func(w store.Write) error {
+	err = req.api.store.Write(req.ctx, func(w store.Write) error {
 		for _, admin := range all {
 			if in.Email != "" && admin.Email != in.Email {
 				continue

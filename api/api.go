@@ -98,7 +98,7 @@ const DefaultRequestTimeout = 30 * time.Second
 const DefaultBatchSize = 100
 
 // API serves every request. Its methods do what all routes share: authentication, limits, responses
-// and logging. Each noun's handlers, such as subscriptionHandlers, serve its routes.
+// and logging. The handlers of a noun's routes are functions in its file.
 type API struct {
 	store             *store.Store
 	catalog           *webhook.Catalog
@@ -140,7 +140,7 @@ type API struct {
 // address of the client, not of a proxy.
 func New(cfg Config) *API {
 	a := newAPI(cfg)
-	a.handle(a.routes())
+	a.handle(routes())
 	return a
 }
 

@@ -19,16 +19,16 @@ type source interface {
 
 // sent returns the response that sends the source. It records the action in the audit log, because
 // a source contains all data.
-func (h ownerHandlers) sent(req *request, s source, action webhook.Action, programID, detail string) (answer, error) {
-	if err := h.record(req, action, programID, detail); err != nil {
+func (cfg OwnerConfig) sent(req *request, s source, action webhook.Action, programID, detail string) (answer, error) {
+	if err := cfg.record(req, action, programID, detail); err != nil {
 		return answer{}, errors.Join(err, s.Close())
 	}
 	return req.streamed(func(w io.Writer) error { return errors.Join(s.Send(w), s.Close()) }), nil
 }
 
 // backup sends the input of [archive.Write].
-func (h ownerHandlers) backup(req *request, in *archive.Request) (answer, error) {
-	s, err := archive.NewSource(req.ctx, h.api.store, in, h.Version)
+func (cfg OwnerConfig) backup(req *request, in *archive.Request) (answer, error) {
+	s, err := archive.NewSource(req.ctx, req.api.store, in, cfg.Version)
 	if err != nil {
 		return answer{}, err
 	}
@@ -36,7 +36,7 @@ func (h ownerHandlers) backup(req *request, in *archive.Request) (answer, error)
 	if in.Keys {
 		detail = "with the keys, encrypted"
 	}
-	return h.sent(req, s, webhook.ActionBackupCreate, "", detail)
+	return cfg.sent(req, s, webhook.ActionBackupCreate, "", detail)
 }
 
 // ExportSpace is the maximum size of a program's export, and the free disk space, in bytes.
@@ -45,29 +45,29 @@ type ExportSpace struct {
 	Free int64 `json:"free"`
 }
 
-func (h ownerHandlers) exportSpace(req *request, in *archive.ProgramRequest) (answer, error) {
-	need, free, err := h.api.store.Programs().ExportSpace(req.ctx, in.Copies)
+func (cfg OwnerConfig) exportSpace(req *request, in *archive.ProgramRequest) (answer, error) {
+	need, free, err := req.api.store.Programs().ExportSpace(req.ctx, in.Copies)
 	return answer{data: ExportSpace{need, free}}, err
 }
 
 // exportProgram sends the input of [archive.WriteProgram].
-func (h ownerHandlers) exportProgram(req *request, in *archive.ProgramRequest) (answer, error) {
-	if h.CatalogErr != nil {
-		return answer{}, h.CatalogErr
+func (cfg OwnerConfig) exportProgram(req *request, in *archive.ProgramRequest) (answer, error) {
+	if cfg.CatalogErr != nil {
+		return answer{}, cfg.CatalogErr
 	}
-	s, err := archive.NewProgramSource(req.ctx, h.api.store, h.api.catalog, in, h.Version)
+	s, err := archive.NewProgramSource(req.ctx, req.api.store, req.api.catalog, in, cfg.Version)
 	if err != nil {
 		return answer{}, err
 	}
-	return h.sent(req, s, webhook.ActionProgramExport, in.ProgramID, "")
+	return cfg.sent(req, s, webhook.ActionProgramExport, in.ProgramID, "")
 }
 
 // importProgram imports a program from the output of [archive.ProgramSource.Send]. It validates as
 // much as possible before it adds anything. Without a server, the next start records attempts that
 // were in flight as interrupted.
-func (h ownerHandlers) importProgram(req *request) (ans answer, err error) {
-	began, st := time.Now(), h.api.store
-	if h.Retry == nil { // remove what an interrupted import left
+func (cfg OwnerConfig) importProgram(req *request) (ans answer, err error) {
+	began, st := time.Now(), req.api.store
+	if cfg.Retry == nil { // remove what an interrupted import left
 		if err := st.Programs().Erase(req.ctx); err != nil {
 			return ans, err
 		}
@@ -78,15 +78,15 @@ func (h ownerHandlers) importProgram(req *request) (ans answer, err error) {
 	}
 	defer func() { err = errors.Join(err, p.Remove()) }()
 	req.bodyRead()
-	if h.CatalogErr != nil {
-		return ans, h.CatalogErr
+	if cfg.CatalogErr != nil {
+		return ans, cfg.CatalogErr
 	}
-	types, err := p.Types.Check(req.ctx, h.api.catalog)
+	types, err := p.Types.Check(req.ctx, req.api.catalog)
 	if err != nil {
 		return ans, err
 	}
-	x := &store.ProgramImport{Path: p.Path, Key: p.Key, ProgramID: p.Header.ProgramID, Audit: req.actor(), Retry: h.Retry}
-	x.Idle, x.Audit.Action = h.Retry == nil, webhook.ActionProgramImport
+	x := &store.ProgramImport{Path: p.Path, Key: p.Key, ProgramID: p.Header.ProgramID, Audit: req.actor(), Retry: cfg.Retry}
+	x.Idle, x.Audit.Action = cfg.Retry == nil, webhook.ActionProgramImport
 	y, err := st.Programs().Import(req.ctx, x, func(w store.Write, y store.Imported) error {
 		if err := types.Create(w, req.actor()); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (h ownerHandlers) importProgram(req *request) (ans answer, err error) {
 		err = webhook.NewError(webhook.CodeInvalid, "The export cannot be imported: "+err.Error()+".")
 	}
 	if err == nil {
-		h.api.logger.Info("imported a program", "program", y.ProgramID, "events", y.Events, "deliveries", y.Deliveries,
+		req.api.logger.Info("imported a program", "program", y.ProgramID, "events", y.Events, "deliveries", y.Deliveries,
 			"duration", time.Since(began).Round(time.Millisecond))
 	}
 	return answer{data: y}, err

@@ -74,23 +74,20 @@ func newWholeBulkRunRecord(r *webhook.BulkRun) bulkRunRecord {
 	return record
 }
 
-// bulkRunHandlers serve the routes of bulk runs.
-type bulkRunHandlers struct{ api *API }
-
-func (h bulkRunHandlers) find(req *request) error {
-	r, err := h.api.store.BulkRuns().Get(req.ctx, req.program(), req.params.ByName("id"))
+func findBulkRun(req *request) error {
+	r, err := req.api.store.BulkRuns().Get(req.ctx, req.program(), req.params.ByName("id"))
 	req.bulkRun = &r
 	return err
 }
 
-func (h bulkRunHandlers) list(req *request) (answer, error) {
-	all, next, err := h.api.store.BulkRuns().Page(req.ctx, req.program(), &req.query)
+func listBulkRuns(req *request) (answer, error) {
+	all, next, err := req.api.store.BulkRuns().Page(req.ctx, req.program(), &req.query)
 	return listAnswer(all, newBulkRunRecord, newFeedMeta(&req.query, next), err)
 }
 
-// create starts a bulk run, or with dry_run counts what it would do. The count is read
+// createBulkRun starts a bulk run, or with dry_run counts what it would do. The count is read
 // before the write, because it may take seconds.
-func (h bulkRunHandlers) create(req *request) (answer, error) {
+func createBulkRun(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
@@ -100,17 +97,17 @@ func (h bulkRunHandlers) create(req *request) (answer, error) {
 		return answer{}, invalid
 	}
 	if fields.DryRun {
-		plan, err := h.api.store.BulkRuns().DryRun(req.ctx, req.program(), fields.Action, &fields.Query)
+		plan, err := req.api.store.BulkRuns().DryRun(req.ctx, req.program(), fields.Action, &fields.Query)
 		if err != nil {
 			return answer{}, err
 		}
 		count := bulkRunCount{true, plan.Matched, plan.Done, plan.Skipped, plan.Complete}
-		return h.api.create(req, func(store.Write) (answer, error) { return answer{data: count}, nil })
+		return req.create(func(store.Write) (answer, error) { return answer{data: count}, nil })
 	}
-	if err := h.api.store.BulkRuns().Check(req.ctx, &fields.Query); err != nil {
+	if err := req.api.store.BulkRuns().Check(req.ctx, &fields.Query); err != nil {
 		return answer{}, err
 	}
-	return h.api.create(req, func(w store.Write) (answer, error) {
+	return req.create(func(w store.Write) (answer, error) {
 		r, err := w.BulkRuns().Create(&store.NewBulkRun{
 			ID: webhook.NewID(), ProgramID: req.program(), Action: fields.Action, Query: &fields.Query, Audit: req.actor(),
 		})
@@ -118,22 +115,22 @@ func (h bulkRunHandlers) create(req *request) (answer, error) {
 	})
 }
 
-func (h bulkRunHandlers) read(req *request) (answer, error) {
+func readBulkRun(req *request) (answer, error) {
 	return answer{data: newWholeBulkRunRecord(req.bulkRun), tagged: true}, nil
 }
 
-// cancel stops a running bulk run.
-func (h bulkRunHandlers) cancel(req *request) (answer, error) {
+// cancelBulkRun stops a running bulk run.
+func cancelBulkRun(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
-	err := h.api.store.Write(req.ctx, func(w store.Write) error {
+	err := req.api.store.Write(req.ctx, func(w store.Write) error {
 		_, err := w.BulkRuns().Cancel(req.program(), req.bulkRun.ID, req.actor())
 		return err
 	})
 	if err != nil {
 		return answer{}, err
 	}
-	r, err := h.api.store.BulkRuns().Get(req.ctx, req.program(), req.bulkRun.ID)
+	r, err := req.api.store.BulkRuns().Get(req.ctx, req.program(), req.bulkRun.ID)
 	return answer{data: newWholeBulkRunRecord(&r)}, err
 }

@@ -58,7 +58,7 @@ func TestSingleRecordsHaveTags(t *testing.T) {
 	s := start(t)
 	i := s.records()
 	tags := make(map[string]string)
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		if rt.method != "GET" || rt.scope == scopeNone || rt.scope == webhook.ScopePlatform {
 			continue // a program has statistics, and no tag
 		}

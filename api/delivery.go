@@ -37,39 +37,36 @@ func newDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	}
 }
 
-// deliveryHandlers serve the routes of deliveries.
-type deliveryHandlers struct{ api *API }
-
-func (h deliveryHandlers) find(req *request) error {
-	d, err := h.api.store.Deliveries().Get(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
+func findDelivery(req *request) error {
+	d, err := req.api.store.Deliveries().Get(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("delivery_id"))
 	req.delivery = &d
 	return err
 }
 
-func (h deliveryHandlers) list(req *request) (answer, error) {
-	deliveries, next, err := h.api.store.Deliveries().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
+func listDeliveries(req *request) (answer, error) {
+	deliveries, next, err := req.api.store.Deliveries().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
 	return listAnswer(deliveries, newDeliveryRecord, newFeedMeta(&req.query, next), err)
 }
 
-// listOfProgram lists the deliveries of all subscriptions.
-func (h deliveryHandlers) listOfProgram(req *request) (answer, error) {
-	deliveries, next, err := h.api.store.Deliveries().PageProgram(req.ctx, req.program(), &req.query)
+// listProgramDeliveries lists the deliveries of all subscriptions.
+func listProgramDeliveries(req *request) (answer, error) {
+	deliveries, next, err := req.api.store.Deliveries().PageProgram(req.ctx, req.program(), &req.query)
 	return listAnswer(deliveries, newDeliveryRecord, newFeedMeta(&req.query, next), err)
 }
 
-// listOfEvent lists the deliveries that carry an event.
-func (h deliveryHandlers) listOfEvent(req *request) (answer, error) {
+// listEventDeliveries lists the deliveries that carry an event.
+func listEventDeliveries(req *request) (answer, error) {
 	query := req.query
 	query.Filters = maps.Clone(query.Filters)
 	if query.Filters == nil {
 		query.Filters = make(map[string][]string, 1)
 	}
 	query.Filters["event_id"] = []string{req.event.ID}
-	deliveries, next, err := h.api.store.Deliveries().PageProgram(req.ctx, req.program(), &query)
+	deliveries, next, err := req.api.store.Deliveries().PageProgram(req.ctx, req.program(), &query)
 	return listAnswer(deliveries, newDeliveryRecord, newFeedMeta(&req.query, next), err)
 }
 
-func (h deliveryHandlers) read(req *request) (answer, error) {
+func readDelivery(req *request) (answer, error) {
 	return answer{data: newWholeDeliveryRecord(req.delivery), tagged: true}, nil
 }
 
@@ -80,30 +77,30 @@ func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 	return r
 }
 
-// cancel ends a delivery that is waiting for an attempt. The store returns a conflict if the
+// cancelDelivery ends a delivery that is waiting for an attempt. The store returns a conflict if the
 // delivery is in flight or completed.
-func (h deliveryHandlers) cancel(req *request) (answer, error) {
+func cancelDelivery(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	subscription, id := req.delivery.SubscriptionID, req.delivery.ID
-	err := h.api.store.Write(req.ctx, func(w store.Write) error {
+	err := req.api.store.Write(req.ctx, func(w store.Write) error {
 		return w.Deliveries().Cancel(req.program(), subscription, id, req.actor())
 	})
 	if err != nil {
 		return answer{}, err
 	}
-	d, err := h.api.store.Deliveries().Get(req.ctx, req.program(), subscription, id)
+	d, err := req.api.store.Deliveries().Get(req.ctx, req.program(), subscription, id)
 	return answer{data: newWholeDeliveryRecord(&d)}, err
 }
 
 // redeliver creates a new delivery with the same events. As a creation it accepts an
 // Idempotency-Key.
-func (h deliveryHandlers) redeliver(req *request) (answer, error) {
+func redeliver(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
-	return h.api.create(req, func(w store.Write) (answer, error) {
+	return req.create(func(w store.Write) (answer, error) {
 		d, err := w.Deliveries().Redeliver(req.program(), req.delivery.SubscriptionID, req.delivery.ID, req.actor())
 		location := "/v2/webhooks/subscriptions/" + d.SubscriptionID + "/deliveries/" + d.ID
 		return answer{status: http.StatusCreated, location: location, data: newWholeDeliveryRecord(&d)}, err

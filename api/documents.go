@@ -354,17 +354,14 @@ func (b *documentBase) contract(parts []*renderedType) []byte {
 	return append(appendObject(nil, document), '\n')
 }
 
-// documentHandlers serve the documents.
-type documentHandlers struct{ api *API }
-
-// contract returns the OpenAPI document, without an envelope.
-func (h documentHandlers) contract(*request) (answer, error) {
-	return h.api.documents.get().contract.answer()
+// readContract returns the OpenAPI document, without an envelope.
+func readContract(req *request) (answer, error) {
+	return req.api.documents.get().contract.answer()
 }
 
-// page returns the document at the path of the request.
-func (h documentHandlers) page(r *request) (answer, error) {
-	return h.api.documents.get().pages[r.route.pattern].answer()
+// readDocument returns the document at the path of the request.
+func readDocument(req *request) (answer, error) {
+	return req.api.documents.get().pages[req.route.pattern].answer()
 }
 
 // file is a response that is rendered in advance. Callers must not change its content.

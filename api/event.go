@@ -40,39 +40,36 @@ func (r eventRecords) appendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-// eventHandlers serve the routes of events.
-type eventHandlers struct{ api *API }
-
-func (h eventHandlers) find(req *request) error {
-	e, err := h.api.store.Events().Get(req.ctx, req.program(), req.params.ByName("id"))
+func findEvent(req *request) error {
+	e, err := req.api.store.Events().Get(req.ctx, req.program(), req.params.ByName("id"))
 	req.event = &e
 	return err
 }
 
-func (h eventHandlers) list(req *request) (answer, error) {
+func listEvents(req *request) (answer, error) {
 	if !req.query.Sort[0].Descending || req.streams() {
-		return h.pull(req)
+		return pullEvents(req)
 	}
-	events, next, err := h.api.store.Events().Page(req.ctx, req.program(), &req.query)
+	events, next, err := req.api.store.Events().Page(req.ctx, req.program(), &req.query)
 	return answer{data: eventRecords(events), meta: newFeedMeta(&req.query, next)}, err
 }
 
-func (h eventHandlers) read(req *request) (answer, error) {
+func readEvent(req *request) (answer, error) {
 	return eventAnswer(req.event), nil
 }
 
 // eventAnswer returns the response to a GET.
 func eventAnswer(e *webhook.Event) answer { return answer{data: eventRecord{e}, tagged: true} }
 
-// erase erases the payload of an event. Its copies outside of the log are removed after the
+// eraseEvent erases the payload of an event. Its copies outside of the log are removed after the
 // response.
-func (h eventHandlers) erase(req *request) (answer, error) {
+func eraseEvent(req *request) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {
 		return answer{}, err
 	}
 	var e webhook.Event
-	err = h.api.store.Write(req.ctx, func(w store.Write) error {
+	err = req.api.store.Write(req.ctx, func(w store.Write) error {
 		err := conditions.write(func() (answer, error) {
 			e, err := w.Event(req.program(), req.event.ID)
 			return eventAnswer(&e), err
@@ -85,21 +82,21 @@ func (h eventHandlers) erase(req *request) (answer, error) {
 	return answer{status: http.StatusAccepted, data: eventRecord{&e}}, err
 }
 
-// publish stores one event, an array of events, or a stream of lines. It returns 201
+// publishEvents stores one event, an array of events, or a stream of lines. It returns 201
 // only when they are on disk. From then on the store owns the JSON of the events.
-func (h eventHandlers) publish(req *request) (answer, error) {
+func publishEvents(req *request) (answer, error) {
 	media, err := req.mediaType(mediaJSON, mediaNDJSON)
 	if err != nil {
 		return answer{}, err
 	}
 	if media == mediaNDJSON {
-		return h.publishStream(req)
+		return publishStream(req)
 	}
 	body, err := req.readBody()
 	if err != nil {
 		return answer{}, err
 	}
-	events, batch, invalid := h.api.catalog.NewEvents(body, time.Now())
+	events, batch, invalid := req.api.catalog.NewEvents(body, time.Now())
 	if invalid != nil {
 		return answer{}, invalid
 	}
@@ -108,7 +105,7 @@ func (h eventHandlers) publish(req *request) (answer, error) {
 			events[i].Trace = trace
 		}
 	}
-	return h.api.create(req, func(w store.Write) (answer, error) {
+	return req.create(func(w store.Write) (answer, error) {
 		if _, err := w.Publish(req.program(), events); err != nil {
 			return answer{}, err
 		}

@@ -22,11 +22,8 @@ func newEventTypeRecord(t *webhook.EventType) eventTypeRecord {
 	return eventTypeRecord{t.Name, webhook.EventVersion, t.Source, t.Title, t.Description, t.Schema, t.Example}
 }
 
-// eventTypeHandlers serve the routes of event types.
-type eventTypeHandlers struct{ api *API }
-
-func (h eventTypeHandlers) find(req *request) error {
-	t, ok := h.api.catalog.Type(req.params.ByName("name"))
+func findEventType(req *request) error {
+	t, ok := req.api.catalog.Type(req.params.ByName("name"))
 	if !ok {
 		return webhook.NotFound("event type")
 	}
@@ -34,11 +31,11 @@ func (h eventTypeHandlers) find(req *request) error {
 	return nil
 }
 
-func (h eventTypeHandlers) list(*request) (answer, error) {
-	return h.api.documents.get().eventTypes.answer()
+func listEventTypes(req *request) (answer, error) {
+	return req.api.documents.get().eventTypes.answer()
 }
 
-func (h eventTypeHandlers) read(req *request) (answer, error) {
+func readEventType(req *request) (answer, error) {
 	return eventTypeAnswer(req.eventType), nil
 }
 
@@ -47,9 +44,9 @@ func eventTypeAnswer(t *webhook.EventType) answer {
 	return answer{data: newEventTypeRecord(t), tagged: true}
 }
 
-// put creates an event type, or changes it so that valid events stay valid. The catalog contains
+// putEventType creates an event type, or changes it so that valid events stay valid. The catalog contains
 // the change before the response is sent.
-func (h eventTypeHandlers) put(req *request) (answer, error) {
+func putEventType(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
@@ -62,7 +59,7 @@ func (h eventTypeHandlers) put(req *request) (answer, error) {
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	t, created, err := h.api.store.EventTypes().Put(req.ctx, wanted,
+	t, created, err := req.api.store.EventTypes().Put(req.ctx, wanted,
 		func(before *webhook.EventType) error {
 			if before == nil && conditions.match != nil {
 				return changed("If-Match") // no entity tag matches a record that does not exist
@@ -81,13 +78,13 @@ func (h eventTypeHandlers) put(req *request) (answer, error) {
 	return ans, nil
 }
 
-// delete returns the record as it was before the deletion.
-func (h eventTypeHandlers) delete(req *request) (answer, error) {
+// deleteEventType returns the record as it was before the deletion.
+func deleteEventType(req *request) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {
 		return answer{}, err
 	}
-	t, err := h.api.store.EventTypes().Delete(req.ctx, req.eventType.Name,
+	t, err := req.api.store.EventTypes().Delete(req.ctx, req.eventType.Name,
 		func(t *webhook.EventType) error {
 			return conditions.write(func() (answer, error) { return eventTypeAnswer(t), nil })
 		}, req.actor())

@@ -31,16 +31,16 @@ type filterExample struct {
 }
 
 // testFilters runs filters over stored events.
-func (h eventHandlers) testFilters(req *request) (answer, error) {
+func testFilters(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
 	}
-	test, invalid := h.api.rules.Catalog.ParseFilterTest(body, time.Now())
+	test, invalid := req.api.rules.Catalog.ParseFilterTest(body, time.Now())
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	counts, err := h.api.store.Events().RunFilterTest(req.ctx, req.program(), &test)
+	counts, err := req.api.store.Events().RunFilterTest(req.ctx, req.program(), &test)
 	if err != nil {
 		return answer{}, err
 	}

@@ -21,32 +21,29 @@ type replicaRecord struct {
 	Cause         string  `json:"cause,omitempty"` // why it fails, in one word
 }
 
-// statusHandlers serve /healthz, /readyz and /metrics.
-type statusHandlers struct{ api *API }
-
 // healthz succeeds whenever the process is alive. It checks nothing else, because a
 // temporary fault is no reason to restart the process.
-func (h statusHandlers) healthz(*request) (answer, error) {
+func healthz(*request) (answer, error) {
 	return answer{data: healthRecord{Status: "alive"}}, nil
 }
 
 // readyz succeeds if the service can accept requests.
-func (h statusHandlers) readyz(req *request) (answer, error) {
+func readyz(req *request) (answer, error) {
 	var known *webhook.Error
-	if err := h.api.store.Check(req.ctx); errors.As(err, &known) {
+	if err := req.api.store.Check(req.ctx); errors.As(err, &known) {
 		return answer{}, known
 	} else if err != nil {
-		h.api.logError(req, "not ready", err)
+		req.api.logError(req, "not ready", err)
 		if store.Unavailable(err) {
 			return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: storage is not writable.")
 		}
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: the storage does not respond.")
 	}
-	if err := h.api.ready(); err != nil {
+	if err := req.api.ready(); err != nil {
 		return answer{}, webhook.NewError(webhook.CodeUnavailable, "Not ready: "+err.Error()+".")
 	}
 	ready := healthRecord{Status: "ready"}
-	if r := h.api.store.Replica().Status(); r.State != store.ReplicaOff {
+	if r := req.api.store.Replica().Status(); r.State != store.ReplicaOff {
 		ready.Replica = &replicaRecord{State: string(r.State), LagSeconds: math.Round(r.Lag.Seconds()*1000) / 1000, Cause: string(r.Cause)}
 		if !r.LastSuccess.IsZero() {
 			ready.Replica.LastSuccessAt = webhook.FormatTime(r.LastSuccess)

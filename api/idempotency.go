@@ -13,10 +13,10 @@ import (
 // idempotent makes a route accept Idempotency-Key. For webhook.IdempotencyKeptFor,
 // requests with the same key take effect once and get the same response.
 //
-// The record and the response are stored in one write (see [API.create]), so a crash leaves both or
+// The record and the response are stored in one write (see request.create), so a crash leaves both or
 // neither. Keys in flight are kept in memory only: this process is the only writer, so a crash
 // leaves no key locked. Errors are not stored.
-func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (answer, error) {
+func idempotent(handle func(*request) (answer, error)) func(*request) (answer, error) {
 	return func(req *request) (answer, error) {
 		values := req.http.Header[webhook.IdempotencyHeader]
 		if values == nil {
@@ -45,13 +45,13 @@ func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (
 			}
 		}
 		name := [2]string{key.TokenID, key.Key}
-		if !a.inFlight.Take(name, 1) {
+		if !req.api.inFlight.Take(name, 1) {
 			req.retryAfter = "1"
 			return answer{}, webhook.NewError(webhook.CodeConflict,
 				"A request with this "+webhook.IdempotencyHeader+" is in progress. Try again when it is completed.")
 		}
-		defer a.inFlight.Leave(name)
-		kept, err := a.store.StoredResponse(req.ctx, key)
+		defer req.api.inFlight.Leave(name)
+		kept, err := req.api.store.StoredResponse(req.ctx, key)
 		if err != nil {
 			return answer{}, err
 		}
@@ -66,9 +66,9 @@ func (a *API) idempotent(handle func(*request) (answer, error)) func(*request) (
 // create runs the write of a request that creates a record. With an Idempotency-Key the
 // response is stored in the same write. fn may be called again, see
 // [store.Store.WriteAgain].
-func (a *API) create(req *request, fn func(store.Write) (answer, error)) (answer, error) {
+func (req *request) create(fn func(store.Write) (answer, error)) (answer, error) {
 	var ans answer
-	err := a.store.WriteAgain(req.ctx, func(w store.Write) (err error) {
+	err := req.api.store.WriteAgain(req.ctx, func(w store.Write) (err error) {
 		if ans, err = fn(w); err != nil || req.key == nil {
 			return err
 		}

@@ -88,20 +88,17 @@ func newWholeIncidentRecord(i *webhook.Incident) incidentRecord {
 	return r
 }
 
-// incidentHandlers serve the routes of incidents.
-type incidentHandlers struct{ api *API }
-
-func (h incidentHandlers) find(req *request) error {
-	i, err := h.api.store.Incidents().Get(req.ctx, req.program(), req.params.ByName("id"))
+func findIncident(req *request) error {
+	i, err := req.api.store.Incidents().Get(req.ctx, req.program(), req.params.ByName("id"))
 	req.incident = &i
 	return err
 }
 
-func (h incidentHandlers) list(req *request) (answer, error) {
-	all, next, err := h.api.store.Incidents().Page(req.ctx, req.program(), &req.query)
+func listIncidents(req *request) (answer, error) {
+	all, next, err := req.api.store.Incidents().Page(req.ctx, req.program(), &req.query)
 	return listAnswer(all, newIncidentRecord, newFeedMeta(&req.query, next), err)
 }
 
-func (h incidentHandlers) read(req *request) (answer, error) {
+func readIncident(req *request) (answer, error) {
 	return answer{data: newWholeIncidentRecord(req.incident), tagged: true}, nil
 }

@@ -20,7 +20,7 @@ func TestListParameters(t *testing.T) {
 		webhook.FilterText: "partner", webhook.FilterAtLeast: "2",
 	}
 	lists := 0
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		l := rt.query.list
 		if l == nil {
 			continue

@@ -24,19 +24,19 @@ const metricsPath = "/metrics"
 // metricsType is the Prometheus text format.
 const metricsType = "text/plain; version=0.0.4; charset=utf-8"
 
-// metrics returns the metrics of the process, or only the series of the program that the request
+// readMetrics returns the metrics of the process, or only the series of the program that the request
 // acts in. It logs metrics that cannot be collected, and returns the others.
-func (h statusHandlers) metrics(req *request) (answer, error) {
+func readMetrics(req *request) (answer, error) {
 	// Scrapes run one at a time, so that frequent scrapes delay each other and not the service.
 	select {
-	case h.api.scraping <- struct{}{}:
-		defer func() { <-h.api.scraping }()
+	case req.api.scraping <- struct{}{}:
+		defer func() { <-req.api.scraping }()
 	case <-req.ctx.Done():
 		return answer{}, req.ctx.Err()
 	}
-	families, err := h.api.registry.Gather()
+	families, err := req.api.registry.Gather()
 	if err != nil {
-		h.api.logError(req, "failed to collect some metrics", err)
+		req.api.logError(req, "failed to collect some metrics", err)
 	}
 	var text bytes.Buffer
 	encoder := expfmt.NewEncoder(&text, expfmt.NewFormat(expfmt.TypeTextPlain))

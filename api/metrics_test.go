@@ -127,7 +127,7 @@ func TestMetricsOfPrograms(t *testing.T) {
 	if got := scrape(all, programHeader, "acme"); got.status != 403 {
 		t.Errorf("token of the installation, in a program: got %d %s", got.status, got.body)
 	}
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		want := 403
 		switch {
 		case rt.scope == scopeNone || rt.pattern == metricsPath:

@@ -22,11 +22,8 @@ type MoveTarget interface {
 	Abort(ctx context.Context, programID, moveID string, actor webhook.AuditEntry) error
 }
 
-// moveHandlers serve the routes of programs that move here.
-type moveHandlers struct{ api *API }
-
-// ids returns the program and the move that the path names.
-func (moveHandlers) ids(req *request) (programID, moveID string, err error) {
+// moveIDs returns the program and the move that the path names.
+func moveIDs(req *request) (programID, moveID string, err error) {
 	programID, moveID = req.params.ByName("id"), req.params.ByName("move_id")
 	if faults := webhook.CheckIdentifier("id", programID); faults != nil {
 		return "", "", webhook.Invalid(faults...)
@@ -38,12 +35,12 @@ func (moveHandlers) ids(req *request) (programID, moveID string, err error) {
 	return programID, moveID, nil
 }
 
-func (h moveHandlers) read(req *request) (answer, error) {
-	programID, _, err := h.ids(req)
+func readMove(req *request) (answer, error) {
+	programID, _, err := moveIDs(req)
 	if err != nil {
 		return answer{}, err
 	}
-	state, err := h.api.moves.State(req.ctx, programID)
+	state, err := req.api.moves.State(req.ctx, programID)
 	return answer{data: state}, err
 }
 
@@ -58,27 +55,27 @@ func (req *request) upload() (io.Reader, error) {
 	return stream{req}, nil
 }
 
-func (h moveHandlers) first(req *request) (answer, error) {
-	return h.receive(req, func(ctx context.Context, programID, moveID string, body io.Reader) error {
-		return h.api.moves.First(ctx, programID, moveID, body, req.actor())
+func receiveFirst(req *request) (answer, error) {
+	return receivePart(req, func(ctx context.Context, programID, moveID string, body io.Reader) error {
+		return req.api.moves.First(ctx, programID, moveID, body, req.actor())
 	})
 }
 
-func (h moveHandlers) changes(req *request) (answer, error) {
-	return h.receive(req, h.api.moves.Changes)
+func receiveChanges(req *request) (answer, error) {
+	return receivePart(req, req.api.moves.Changes)
 }
 
-func (h moveHandlers) rest(req *request) (answer, error) {
-	return h.receive(req, func(ctx context.Context, programID, moveID string, body io.Reader) error {
-		_, err := h.api.moves.Rest(ctx, programID, moveID, body, req.actor())
+func receiveRest(req *request) (answer, error) {
+	return receivePart(req, func(ctx context.Context, programID, moveID string, body io.Reader) error {
+		_, err := req.api.moves.Rest(ctx, programID, moveID, body, req.actor())
 		return err
 	})
 }
 
-// receive passes a part of a program to the MoveTarget.
-func (h moveHandlers) receive(req *request,
+// receivePart passes a part of a program to the MoveTarget.
+func receivePart(req *request,
 	part func(ctx context.Context, programID, moveID string, body io.Reader) error) (answer, error) {
-	programID, moveID, err := h.ids(req)
+	programID, moveID, err := moveIDs(req)
 	if err != nil {
 		return answer{}, err
 	}
@@ -90,29 +87,29 @@ func (h moveHandlers) receive(req *request,
 		return answer{}, err
 	}
 	req.unread = false
-	return h.read(req)
+	return readMove(req)
 }
 
-func (h moveHandlers) activate(req *request) (answer, error) {
-	programID, moveID, err := h.ids(req)
+func activateMove(req *request) (answer, error) {
+	programID, moveID, err := moveIDs(req)
 	if err != nil {
 		return answer{}, err
 	}
-	if err := h.api.moves.Activate(req.ctx, programID, moveID, req.actor()); err != nil {
+	if err := req.api.moves.Activate(req.ctx, programID, moveID, req.actor()); err != nil {
 		return answer{}, err
 	}
-	return h.read(req)
+	return readMove(req)
 }
 
-func (h moveHandlers) abort(req *request) (answer, error) {
-	programID, moveID, err := h.ids(req)
+func abortMove(req *request) (answer, error) {
+	programID, moveID, err := moveIDs(req)
 	if err != nil {
 		return answer{}, err
 	}
-	if err := h.api.moves.Abort(req.http.Context(), programID, moveID, req.actor()); err != nil {
+	if err := req.api.moves.Abort(req.http.Context(), programID, moveID, req.actor()); err != nil {
 		return answer{}, err
 	}
-	return h.read(req)
+	return readMove(req)
 }
 
 // MoveRequest names the installation that a program moves to.
@@ -122,8 +119,8 @@ type MoveRequest struct {
 }
 
 // moveProgram moves a program and streams progress. The move continues if the client disconnects.
-func (h ownerHandlers) moveProgram(req *request, in *MoveRequest) (answer, error) {
-	job, attached, err := h.Moves.Start(req.ctx, in.ProgramID, &in.To, req.actor())
+func (cfg OwnerConfig) moveProgram(req *request, in *MoveRequest) (answer, error) {
+	job, attached, err := cfg.Moves.Start(req.ctx, in.ProgramID, &in.To, req.actor())
 	if err != nil {
 		return answer{}, err
 	}

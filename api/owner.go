@@ -54,7 +54,7 @@ type ownerKey struct{}
 // API serves its first request.
 func (a *API) Owner(cfg OwnerConfig) http.Handler {
 	router := httprouter.New()
-	for _, rt := range (ownerHandlers{a, cfg}).routes() {
+	for _, rt := range cfg.routes() {
 		a.metrics.add(routeKey{rt.method, rt.pattern})
 		router.Handle(rt.method, rt.pattern, func(w http.ResponseWriter, r *http.Request, params httprouter.Params) {
 			a.serve(&rt, w, r, params)
@@ -78,39 +78,32 @@ func ownerToken() *webhook.Token {
 	return &webhook.Token{UserID: webhook.Terminal, Scopes: []webhook.Scope{webhook.ScopePlatform}}
 }
 
-// ownerHandlers serve the routes of commands that no token may use.
-type ownerHandlers struct {
-	api *API
-	OwnerConfig
-}
-
 // routes returns the routes of the owner. They act in no program, and have no time limit.
-func (h ownerHandlers) routes() []route {
-	tokens := tokenHandlers{h.api}
+func (cfg OwnerConfig) routes() []route {
 	return []route{
-		{method: "GET", pattern: "/v2/owner/tokens", scope: scopeOwner, handle: tokens.all},
-		{method: "POST", pattern: "/v2/owner/tokens", scope: scopeOwner, handle: posted(tokens.insert)},
-		{method: "DELETE", pattern: "/v2/owner/tokens/:token_id", scope: scopeOwner, handle: tokens.revoke},
-		{method: "GET", pattern: "/v2/owner/admins", scope: scopeOwner, handle: h.admins},
-		{method: "POST", pattern: "/v2/owner/admins", scope: scopeOwner, handle: posted(h.createAdmin)},
-		{method: "POST", pattern: "/v2/owner/admins/reset_password", scope: scopeOwner, handle: posted(h.resetPassword)},
-		{method: "POST", pattern: "/v2/owner/admins/remove", scope: scopeOwner, handle: posted(h.removeAdmin)},
-		{method: "POST", pattern: "/v2/owner/admins/logout", scope: scopeOwner, handle: posted(h.endSessions)},
-		{method: "POST", pattern: "/v2/owner/setup_link", scope: scopeOwner, handle: h.setupLink},
-		{method: "GET", pattern: "/v2/owner/audit", scope: scopeOwner, handle: h.audit},
-		{method: "POST", pattern: "/v2/owner/audit/export", scope: scopeOwner, handle: h.exportAudit},
-		{method: "POST", pattern: "/v2/owner/backup", scope: scopeOwner, handle: posted(h.backup)},
-		{method: "POST", pattern: "/v2/owner/programs/space", scope: scopeOwner, handle: posted(h.exportSpace)},
-		{method: "POST", pattern: "/v2/owner/programs/export", scope: scopeOwner, handle: posted(h.exportProgram)},
-		{method: "POST", pattern: "/v2/owner/programs/import", scope: scopeOwner, handle: h.importProgram},
-		{method: "POST", pattern: "/v2/owner/programs/move", scope: scopeOwner, handle: posted(h.moveProgram)},
-		{method: "POST", pattern: "/v2/owner/key/rotate", scope: scopeOwner, handle: h.rotateKey},
-		{method: "POST", pattern: "/v2/owner/release", scope: scopeOwner, handle: h.release},
-		{method: "GET", pattern: "/v2/owner/records", scope: scopeOwner, handle: h.records},
-		{method: "POST", pattern: "/v2/owner/events/missing", scope: scopeOwner, handle: posted(h.missingEvents)},
-		{method: "POST", pattern: "/v2/owner/events/salvage", scope: scopeOwner, handle: posted(h.salvage)},
+		{method: "GET", pattern: "/v2/owner/tokens", scope: scopeOwner, handle: listAllTokens},
+		{method: "POST", pattern: "/v2/owner/tokens", scope: scopeOwner, handle: posted(insertToken)},
+		{method: "DELETE", pattern: "/v2/owner/tokens/:token_id", scope: scopeOwner, handle: revokeToken},
+		{method: "GET", pattern: "/v2/owner/admins", scope: scopeOwner, handle: cfg.admins},
+		{method: "POST", pattern: "/v2/owner/admins", scope: scopeOwner, handle: posted(cfg.createAdmin)},
+		{method: "POST", pattern: "/v2/owner/admins/reset_password", scope: scopeOwner, handle: posted(cfg.resetPassword)},
+		{method: "POST", pattern: "/v2/owner/admins/remove", scope: scopeOwner, handle: posted(cfg.removeAdmin)},
+		{method: "POST", pattern: "/v2/owner/admins/logout", scope: scopeOwner, handle: posted(cfg.endSessions)},
+		{method: "POST", pattern: "/v2/owner/setup_link", scope: scopeOwner, handle: cfg.setupLink},
+		{method: "GET", pattern: "/v2/owner/audit", scope: scopeOwner, handle: cfg.audit},
+		{method: "POST", pattern: "/v2/owner/audit/export", scope: scopeOwner, handle: cfg.exportAudit},
+		{method: "POST", pattern: "/v2/owner/backup", scope: scopeOwner, handle: posted(cfg.backup)},
+		{method: "POST", pattern: "/v2/owner/programs/space", scope: scopeOwner, handle: posted(cfg.exportSpace)},
+		{method: "POST", pattern: "/v2/owner/programs/export", scope: scopeOwner, handle: posted(cfg.exportProgram)},
+		{method: "POST", pattern: "/v2/owner/programs/import", scope: scopeOwner, handle: cfg.importProgram},
+		{method: "POST", pattern: "/v2/owner/programs/move", scope: scopeOwner, handle: posted(cfg.moveProgram)},
+		{method: "POST", pattern: "/v2/owner/key/rotate", scope: scopeOwner, handle: cfg.rotateKey},
+		{method: "POST", pattern: "/v2/owner/release", scope: scopeOwner, handle: cfg.release},
+		{method: "GET", pattern: "/v2/owner/records", scope: scopeOwner, handle: cfg.records},
+		{method: "POST", pattern: "/v2/owner/events/missing", scope: scopeOwner, handle: posted(cfg.missingEvents)},
+		{method: "POST", pattern: "/v2/owner/events/salvage", scope: scopeOwner, handle: posted(cfg.salvage)},
 		{method: "GET", pattern: examinationPath, scope: scopeOwner, handle: func(req *request) (answer, error) {
-			return answer{data: h.Examine(req.ctx)}, nil
+			return answer{data: cfg.Examine(req.ctx)}, nil
 		}},
 		{method: "POST", pattern: promotePath, scope: scopeOwner, handle: func(*request) (answer, error) {
 			return answer{}, webhook.NewError(webhook.CodeConflict, "This service is not a standby: it is already the primary.")
@@ -167,27 +160,27 @@ func (req *request) show(w io.Writer, line Progress) {
 	}
 }
 
-func (h ownerHandlers) setupLink(req *request) (answer, error) {
-	link, err := h.SetupLink(req.ctx)
+func (cfg OwnerConfig) setupLink(req *request) (answer, error) {
+	link, err := cfg.SetupLink(req.ctx)
 	return answer{data: link}, err
 }
 
-func (h ownerHandlers) rotateKey(req *request) (answer, error) {
-	r, err := h.api.store.RotateKey(req.ctx)
+func (cfg OwnerConfig) rotateKey(req *request) (answer, error) {
+	r, err := req.api.store.RotateKey(req.ctx)
 	if errors.Is(err, store.ErrKey) {
 		return answer{}, webhook.NewError(webhook.CodeConflict, err.Error())
 	} else if err != nil {
 		return answer{}, err
 	}
-	if h.Standbys != nil {
-		r.Standbys = h.Standbys(req.ctx)
+	if cfg.Standbys != nil {
+		r.Standbys = cfg.Standbys(req.ctx)
 	}
-	return answer{data: r}, h.record(req, webhook.ActionKeyRotate, "", "re-encrypted "+webhook.Count(r.Secrets(), "secret"))
+	return answer{data: r}, cfg.record(req, webhook.ActionKeyRotate, "", "re-encrypted "+webhook.Count(r.Secrets(), "secret"))
 }
 
 // release ends the hold after a restore.
-func (h ownerHandlers) release(req *request) (answer, error) {
-	return answer{}, h.api.store.Write(req.ctx, func(w store.Write) error {
+func (cfg OwnerConfig) release(req *request) (answer, error) {
+	return answer{}, req.api.store.Write(req.ctx, func(w store.Write) error {
 		return w.Release(req.actor())
 	})
 }
@@ -200,8 +193,8 @@ func (req *request) audit(w store.Write, action webhook.Action, programID, subje
 }
 
 // record records an action on a program in a write of its own. programID "" is none.
-func (h ownerHandlers) record(req *request, action webhook.Action, programID, detail string) error {
-	return h.api.store.Write(req.ctx, func(w store.Write) error { return req.audit(w, action, programID, programID, detail) })
+func (cfg OwnerConfig) record(req *request, action webhook.Action, programID, detail string) error {
+	return req.api.store.Write(req.ctx, func(w store.Write) error { return req.audit(w, action, programID, programID, detail) })
 }
 
 // StandbyOwner configures the owner's routes of a standby. All fields must be set.

@@ -18,11 +18,8 @@ type portalLinkRecord struct {
 	ExpiresAt timestamp          `json:"expires_at"`
 }
 
-// portalHandlers serve the routes of the portal.
-type portalHandlers struct{ api *API }
-
-// createLink creates a link to a program's portal. No later response contains its URL.
-func (h portalHandlers) createLink(req *request) (answer, error) {
+// createPortalLink creates a link to a program's portal. No later response contains its URL.
+func createPortalLink(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
@@ -31,10 +28,10 @@ func (h portalHandlers) createLink(req *request) (answer, error) {
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	return h.api.create(req, func(w store.Write) (answer, error) {
+	return req.create(func(w store.Write) (answer, error) {
 		l, code, err := w.Programs().CreatePortalLink(n, req.actor())
 		return answer{status: http.StatusCreated, data: portalLinkRecord{
-			ID: l.ID, ProgramID: l.ProgramID, URL: h.api.baseURL + webhook.PortalLinkPath(code), Role: l.Role,
+			ID: l.ID, ProgramID: l.ProgramID, URL: req.api.baseURL + webhook.PortalLinkPath(code), Role: l.Role,
 			CreatedAt: timestamp(l.CreatedAt), ExpiresAt: timestamp(l.ExpiresAt),
 		}}, err
 	})

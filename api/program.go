@@ -113,21 +113,18 @@ type attemptCounts struct {
 	Retryable int64 `json:"retryable"`
 }
 
-// programHandlers serve the routes of programs.
-type programHandlers struct{ api *API }
-
-func (h programHandlers) find(req *request) (err error) {
-	req.tenant, err = h.api.store.Programs().Get(req.ctx, req.params.ByName("id"))
+func findProgram(req *request) (err error) {
+	req.tenant, err = req.api.store.Programs().Get(req.ctx, req.params.ByName("id"))
 	return err
 }
 
-// records returns the records of programs with their statistics.
-func (h programHandlers) records(req *request, programs []webhook.Program) ([]programRecord, error) {
+// programRecords returns the records of programs with their statistics.
+func programRecords(req *request, programs []webhook.Program) ([]programRecord, error) {
 	ids := make([]string, len(programs))
 	for i := range programs {
 		ids[i] = programs[i].ID
 	}
-	statistics, err := h.api.store.Programs().Statistics(req.ctx, ids)
+	statistics, err := req.api.store.Programs().Statistics(req.ctx, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -147,34 +144,34 @@ func (h programHandlers) records(req *request, programs []webhook.Program) ([]pr
 			records[i].MovesTo = p.Move.URL
 		}
 		if !p.ErasingSince.IsZero() {
-			records[i].Erasure = newProgramErasure(h.api.store.Programs().Erasure(p.ID, p.ErasingSince))
+			records[i].Erasure = newProgramErasure(req.api.store.Programs().Erasure(p.ID, p.ErasingSince))
 		}
 	}
 	return records, nil
 }
 
-func (h programHandlers) list(req *request) (answer, error) {
-	programs, total, err := h.api.store.Programs().Page(req.ctx, &req.query)
+func listPrograms(req *request) (answer, error) {
+	programs, total, err := req.api.store.Programs().Page(req.ctx, &req.query)
 	if err != nil {
 		return answer{}, err
 	}
-	records, err := h.records(req, programs)
+	records, err := programRecords(req, programs)
 	return answer{data: records, meta: newPageMeta(&req.query, total)}, err
 }
 
-func (h programHandlers) read(req *request) (answer, error) { return h.answer(req, req.tenant) }
+func readProgram(req *request) (answer, error) { return programAnswer(req, req.tenant) }
 
-// answer returns the response with one program.
-func (h programHandlers) answer(req *request, p *webhook.Program) (answer, error) {
-	records, err := h.records(req, []webhook.Program{*p})
+// programAnswer returns the response with one program.
+func programAnswer(req *request, p *webhook.Program) (answer, error) {
+	records, err := programRecords(req, []webhook.Program{*p})
 	if err != nil {
 		return answer{}, err
 	}
 	return answer{data: records[0]}, nil
 }
 
-// put creates a program, or changes the fields that were sent.
-func (h programHandlers) put(req *request) (answer, error) {
+// putProgram creates a program, or changes the fields that were sent.
+func putProgram(req *request) (answer, error) {
 	id := req.params.ByName("id")
 	if faults := webhook.CheckIdentifier("id", id); faults != nil {
 		return answer{}, webhook.Invalid(faults...)
@@ -193,7 +190,7 @@ func (h programHandlers) put(req *request) (answer, error) {
 	}
 	var program webhook.Program
 	var before *webhook.Program
-	err = h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+	err = req.api.store.Write(req.ctx, func(w store.Write) (err error) {
 		if program, before, err = w.Programs().Put(id, &fields, req.actor()); err != nil {
 			return err
 		}
@@ -202,24 +199,24 @@ func (h programHandlers) put(req *request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	ans, err := h.answer(req, &program)
+	ans, err := programAnswer(req, &program)
 	if before == nil {
 		ans.status, ans.location = http.StatusCreated, "/v2/programs/"+id
 	}
 	return ans, err
 }
 
-// delete begins to erase a program. Erasing it again changes nothing.
-func (h programHandlers) delete(req *request) (answer, error) {
+// deleteProgram begins to erase a program. Erasing it again changes nothing.
+func deleteProgram(req *request) (answer, error) {
 	program := *req.tenant
-	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+	err := req.api.store.Write(req.ctx, func(w store.Write) (err error) {
 		program.ErasingSince, err = w.Programs().Erase(program.ID, req.actor())
 		return err
 	})
 	if err != nil {
 		return answer{}, err
 	}
-	ans, err := h.answer(req, &program)
+	ans, err := programAnswer(req, &program)
 	ans.status = http.StatusAccepted
 	return ans, err
 }

@@ -43,13 +43,13 @@ func TestPlatformTokens(t *testing.T) {
 	s := start(t)
 	all := &selection{s, s.records()}
 	other := s.newToken("other", "oda", webhook.Scopes()...)
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		if rt.scope != scopeNone {
 			all.withPlatform(&rt)
 			all.withPartner(&rt, other)
 		}
 	}
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		if rt.scope != scopeNone && rt.method == "GET" {
 			all.inProgram(&rt)
 		}

@@ -62,10 +62,10 @@ func (r logRecords) appendJSON(dst []byte) []byte {
 // when the service starts to shut down.
 func (a *API) EndWaits() { a.endLife() }
 
-// pull serves a page of the program's log, or of the events in it that are for a subscription, in
+// pullEvents serves a page of the program's log, or of the events in it that are for a subscription, in
 // ascending order.
-func (h eventHandlers) pull(req *request) (answer, error) {
-	p := &puller{api: h.api, req: req, query: req.query}
+func pullEvents(req *request) (answer, error) {
+	p := &puller{req: req, query: req.query}
 	req.leave = p.end
 	if req.streams() {
 		return p.stream()
@@ -97,7 +97,6 @@ func (req *request) streams() bool {
 
 // puller reads a log for one request.
 type puller struct {
-	api    *API
 	req    *request
 	query  webhook.ListQuery  // of the next page
 	waiter *store.Waiter      // nil until the request may wait
@@ -111,7 +110,7 @@ func (p *puller) end() {
 		p.waiter.Close()
 	}
 	if p.waits {
-		p.api.waiting.Leave(p.req.program())
+		p.req.api.waiting.Leave(p.req.program())
 	}
 	if p.cancel != nil {
 		p.cancel()
@@ -127,10 +126,10 @@ type waiting struct {
 // next returns the next page. At the end of the log it waits for an event. It does not read a part
 // of the log again in which it found no events.
 func (p *puller) next(wait *waiting) (page *store.LogPage, err error) {
-	req, events := p.req, p.api.store.Events()
+	req, events := p.req, p.req.api.store.Events()
 	defer func() {
 		// After a move this installation has neither the log nor the subscription any more.
-		if err != nil && p.api.store.Programs().Move(req.program()) != nil {
+		if err != nil && req.api.store.Programs().Move(req.program()) != nil {
 			err = webhook.NewError(webhook.CodeUnavailable, "The program "+req.program()+
 				" moved to another installation during the request. Send the request again.")
 		}
@@ -166,7 +165,7 @@ func (p *puller) register() error {
 			p.waiter.Close()
 		}
 		registered := req.subscription
-		p.waiter = p.api.store.Events().Await(req.program(), req.token.ID, registered, &p.query)
+		p.waiter = req.api.store.Events().Await(req.program(), req.token.ID, registered, &p.query)
 		err := p.check()
 		if err != nil || registered == nil || registered.Revision == req.subscription.Revision {
 			return err // otherwise it may have other names
@@ -201,7 +200,7 @@ func (p *puller) wait(wait *waiting) (again bool, err error) {
 			return false, errors.Join(p.renew(), p.check())
 		case <-wait.over:
 			return false, nil
-		case <-p.api.life.Done():
+		case <-p.req.api.life.Done():
 			return false, nil
 		case <-client.Done():
 			return false, client.Err()
@@ -220,7 +219,7 @@ func (p *puller) take() error {
 	if p.waits {
 		return nil
 	}
-	if p.waits = p.api.waiting.Take(p.req.program(), maxWaiting); !p.waits {
+	if p.waits = p.req.api.waiting.Take(p.req.program(), maxWaiting); !p.waits {
 		p.req.retryAfter = waitRetry
 		return webhook.NewError(webhook.CodeRateLimited, fmt.Sprintf("%d requests of the program already wait for events. Try again in %s s, "+
 			"or send the request without wait.", maxWaiting, waitRetry))
@@ -236,19 +235,19 @@ func (p *puller) renew() error {
 	}
 	req := p.req
 	ctx := store.ForLists(req.http.Context(), req.program())
-	req.ctx, p.cancel = context.WithTimeout(ctx, p.api.timeout)
+	req.ctx, p.cancel = context.WithTimeout(ctx, req.api.timeout)
 	return req.ctx.Err()
 }
 
 // check checks the token and the records of the request again.
 func (p *puller) check() error {
 	req := p.req
-	token, err := p.api.token(req)
+	token, err := req.api.token(req)
 	if err != nil {
 		return err
 	}
 	req.token = token
-	if err := p.api.selectProgram(req); err != nil || req.route.find == nil {
+	if err := req.api.selectProgram(req); err != nil || req.route.find == nil {
 		return err
 	}
 	return req.route.find(req)
@@ -317,7 +316,7 @@ func (p *puller) follow(w io.Writer, page *store.LogPage) error {
 		if err == nil {
 			page, err = p.next(&wait)
 		}
-		if err != nil || p.api.life.Err() != nil {
+		if err != nil || p.req.api.life.Err() != nil {
 			return err
 		}
 	}

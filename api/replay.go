@@ -58,18 +58,15 @@ func newReplayRecord(r *webhook.Replay) replayRecord {
 	}
 }
 
-// replayHandlers serve the routes of replays.
-type replayHandlers struct{ api *API }
-
-func (h replayHandlers) find(req *request) error {
-	r, err := h.api.store.Replays().Get(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
+func findReplay(req *request) error {
+	r, err := req.api.store.Replays().Get(req.ctx, req.program(), req.params.ByName("id"), req.params.ByName("replay_id"))
 	req.replay = &r
 	return err
 }
 
-// create starts a replay, or with dry_run counts its events. It reads the plan before the write, to
+// createReplay starts a replay, or with dry_run counts its events. It reads the plan before the write, to
 // keep the write short.
-func (h replayHandlers) create(req *request) (answer, error) {
+func createReplay(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
@@ -79,26 +76,26 @@ func (h replayHandlers) create(req *request) (answer, error) {
 		return answer{}, invalid
 	}
 	if fields.DryRun {
-		n, err := h.api.store.Replays().Count(req.ctx, req.program(), req.subscription.ID, &fields, h.api.batchSize)
+		n, err := req.api.store.Replays().Count(req.ctx, req.program(), req.subscription.ID, &fields, req.api.batchSize)
 		if err != nil {
 			return answer{}, err
 		}
 		count := replayCount{true, n.Events, n.Deliveries, n.Complete}
-		return h.api.create(req, func(store.Write) (answer, error) { return answer{data: count}, nil })
+		return req.create(func(store.Write) (answer, error) { return answer{data: count}, nil })
 	}
-	plan, err := h.api.store.Replays().Plan(req.ctx, req.program(), req.subscription.ID, &fields)
+	plan, err := req.api.store.Replays().Plan(req.ctx, req.program(), req.subscription.ID, &fields)
 	if err != nil {
 		return answer{}, err
 	}
-	return h.api.create(req, func(w store.Write) (answer, error) {
+	return req.create(func(w store.Write) (answer, error) {
 		r, err := w.Replays().Create(plan, req.actor())
 		location := "/v2/webhooks/subscriptions/" + r.SubscriptionID + "/replays/" + r.ID
 		return answer{status: http.StatusAccepted, location: location, data: newReplayRecord(&r)}, err
 	})
 }
 
-func (h replayHandlers) list(req *request) (answer, error) {
-	replays, next, err := h.api.store.Replays().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
+func listReplays(req *request) (answer, error) {
+	replays, next, err := req.api.store.Replays().Page(req.ctx, req.program(), req.subscription.ID, &req.query)
 	return listAnswer(replays, newReplayRecord, newFeedMeta(&req.query, next), err)
 }
 
@@ -106,15 +103,15 @@ func replayAnswer(r *webhook.Replay) answer {
 	return answer{data: newReplayRecord(r), tagged: true}
 }
 
-func (h replayHandlers) read(req *request) (answer, error) { return replayAnswer(req.replay), nil }
+func readReplay(req *request) (answer, error) { return replayAnswer(req.replay), nil }
 
-// cancel stops a running replay.
-func (h replayHandlers) cancel(req *request) (answer, error) {
+// cancelReplay stops a running replay.
+func cancelReplay(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
 	var r webhook.Replay
-	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+	err := req.api.store.Write(req.ctx, func(w store.Write) (err error) {
 		r, err = w.Replays().Cancel(req.program(), req.replay.SubscriptionID, req.replay.ID, req.actor())
 		return err
 	})

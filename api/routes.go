@@ -48,127 +48,99 @@ const (
 func listed(l *webhook.List) queryRules { return queryRules{list: l} }
 
 // routes returns every route of the API. HEAD works wherever GET does.
-func (a *API) routes() []route {
+func routes() []route {
 	const (
 		webhooksRead, webhooksWrite = webhook.ScopeWebhooksRead, webhook.ScopeWebhooksWrite
 		eventsRead, eventsWrite     = webhook.ScopeEventsRead, webhook.ScopeEventsWrite
 	)
-	var (
-		subscriptions = subscriptionHandlers{a}
-		deliveries    = deliveryHandlers{a}
-		replays       = replayHandlers{a}
-		incidents     = incidentHandlers{a}
-		bulkRuns      = bulkRunHandlers{a}
-		events        = eventHandlers{a}
-		eventTypes    = eventTypeHandlers{a}
-		tokens        = tokenHandlers{a}
-		documents     = documentHandlers{a}
-		status        = statusHandlers{a}
-
-		free  = queryRules{ignored: true}
-		bySub = subscriptions.find
-	)
+	free := queryRules{ignored: true}
 	all := []route{
-		{method: "POST", pattern: subscriptionsPath, scope: webhooksWrite, handle: a.idempotent(subscriptions.create)},
-		{method: "GET", pattern: subscriptionsPath, scope: webhooksRead, query: listed(webhook.SubscriptionList),
-			handle: subscriptions.list},
-		{method: "GET", pattern: subscriptionPath, scope: webhooksRead, find: bySub, handle: subscriptions.read},
-		{method: "PUT", pattern: subscriptionPath, scope: webhooksWrite, find: bySub, handle: subscriptions.update},
-		{method: "DELETE", pattern: subscriptionPath, scope: webhooksWrite, find: bySub, handle: subscriptions.delete},
-		{method: "GET", pattern: deliveriesPath, scope: webhooksRead, find: bySub, query: listed(webhook.DeliveryList),
-			handle: deliveries.list},
-		{method: "GET", pattern: deliveryPath, scope: webhooksRead, find: deliveries.find, handle: deliveries.read},
-		{method: "DELETE", pattern: deliveryPath + "/share", scope: webhooksWrite, find: deliveries.find, handle: deliveries.revokeShares},
-		{method: "POST", pattern: replaysPath, scope: webhooksWrite, find: bySub, handle: a.idempotent(replays.create)},
-		{method: "GET", pattern: subscriptionPath + "/events", scope: webhooksRead, find: bySub, query: listed(webhook.SubscriptionLog),
-			handle: events.pull},
-		{method: "GET", pattern: replaysPath, scope: webhooksRead, find: bySub, query: listed(webhook.ReplayList), handle: replays.list},
-		{method: "GET", pattern: replayPath, scope: webhooksRead, find: replays.find, handle: replays.read},
-		{method: "GET", pattern: "/v2/incidents", scope: webhooksRead, query: listed(webhook.IncidentList), handle: incidents.list},
-		{method: "GET", pattern: "/v2/incidents/:id", scope: webhooksRead, find: incidents.find, handle: incidents.read},
-		{method: "POST", pattern: filterTestsPath, scope: webhooksWrite, handle: events.testFilters},
-		{method: "POST", pattern: bulkRunsPath, scope: webhooksWrite, handle: a.idempotent(bulkRuns.create)},
-		{method: "GET", pattern: bulkRunsPath, scope: webhooksWrite, query: listed(webhook.BulkRunList), handle: bulkRuns.list},
-		{method: "GET", pattern: bulkRunPath, scope: webhooksWrite, find: bulkRuns.find, handle: bulkRuns.read},
-		{method: "POST", pattern: eventsPath, scope: eventsWrite, handle: a.idempotent(events.publish)},
-		{method: "GET", pattern: eventsPath, scope: eventsRead, query: listed(webhook.EventLog), handle: events.list},
-		{method: "GET", pattern: "/v2/events/:id", scope: eventsRead, find: events.find, handle: events.read},
-		{method: "DELETE", pattern: "/v2/events/:id", scope: eventsWrite, find: events.find, handle: events.erase},
-		{method: "GET", pattern: "/v2/events/:id/deliveries", scope: webhooksRead, find: events.find, query: listed(webhook.EventDeliveryList),
-			handle: deliveries.listOfEvent},
+		{method: "POST", pattern: subscriptionsPath, scope: webhooksWrite, handle: idempotent(createSubscription)},
+		{method: "GET", pattern: subscriptionsPath, scope: webhooksRead, query: listed(webhook.SubscriptionList), handle: listSubscriptions},
+		{method: "GET", pattern: subscriptionPath, scope: webhooksRead, find: findSubscription, handle: readSubscription},
+		{method: "PUT", pattern: subscriptionPath, scope: webhooksWrite, find: findSubscription, handle: updateSubscription},
+		{method: "DELETE", pattern: subscriptionPath, scope: webhooksWrite, find: findSubscription, handle: deleteSubscription},
+		{method: "GET", pattern: deliveriesPath, scope: webhooksRead, find: findSubscription, query: listed(webhook.DeliveryList),
+			handle: listDeliveries},
+		{method: "GET", pattern: deliveryPath, scope: webhooksRead, find: findDelivery, handle: readDelivery},
+		{method: "DELETE", pattern: deliveryPath + "/share", scope: webhooksWrite, find: findDelivery, handle: revokeShares},
+		{method: "POST", pattern: replaysPath, scope: webhooksWrite, find: findSubscription, handle: idempotent(createReplay)},
+		{method: "GET", pattern: subscriptionPath + "/events", scope: webhooksRead, find: findSubscription,
+			query: listed(webhook.SubscriptionLog), handle: pullEvents},
+		{method: "GET", pattern: replaysPath, scope: webhooksRead, find: findSubscription, query: listed(webhook.ReplayList),
+			handle: listReplays},
+		{method: "GET", pattern: replayPath, scope: webhooksRead, find: findReplay, handle: readReplay},
+		{method: "GET", pattern: "/v2/incidents", scope: webhooksRead, query: listed(webhook.IncidentList), handle: listIncidents},
+		{method: "GET", pattern: "/v2/incidents/:id", scope: webhooksRead, find: findIncident, handle: readIncident},
+		{method: "POST", pattern: filterTestsPath, scope: webhooksWrite, handle: testFilters},
+		{method: "POST", pattern: bulkRunsPath, scope: webhooksWrite, handle: idempotent(createBulkRun)},
+		{method: "GET", pattern: bulkRunsPath, scope: webhooksWrite, query: listed(webhook.BulkRunList), handle: listBulkRuns},
+		{method: "GET", pattern: bulkRunPath, scope: webhooksWrite, find: findBulkRun, handle: readBulkRun},
+		{method: "POST", pattern: eventsPath, scope: eventsWrite, handle: idempotent(publishEvents)},
+		{method: "GET", pattern: eventsPath, scope: eventsRead, query: listed(webhook.EventLog), handle: listEvents},
+		{method: "GET", pattern: "/v2/events/:id", scope: eventsRead, find: findEvent, handle: readEvent},
+		{method: "DELETE", pattern: "/v2/events/:id", scope: eventsWrite, find: findEvent, handle: eraseEvent},
+		{method: "GET", pattern: "/v2/events/:id/deliveries", scope: webhooksRead, find: findEvent, query: listed(webhook.EventDeliveryList),
+			handle: listEventDeliveries},
 		{method: "GET", pattern: "/v2/deliveries", scope: webhooksRead, query: listed(webhook.ProgramDeliveryList),
-			handle: deliveries.listOfProgram},
-		{method: "GET", pattern: "/v2/token", scope: scopeAny, handle: tokens.read},
-		{method: "GET", pattern: "/v2/event_types", scope: scopeAny, handle: eventTypes.list},
-		{method: "GET", pattern: "/v2/event_types/:name", scope: scopeAny, find: eventTypes.find, handle: eventTypes.read},
-		{method: "PUT", pattern: "/v2/event_types/:name", scope: webhook.ScopePlatform, handle: eventTypes.put},
-		{method: "DELETE", pattern: "/v2/event_types/:name", scope: webhook.ScopePlatform, find: eventTypes.find,
-			handle: eventTypes.delete},
-		{method: "GET", pattern: "/v2/openapi.json", scope: scopeNone, query: free, handle: documents.contract, quiet: true},
-		{method: "GET", pattern: "/healthz", scope: scopeNone, query: free, handle: status.healthz, quiet: true},
-		{method: "GET", pattern: "/readyz", scope: scopeNone, query: free, handle: status.readyz, quiet: true},
+			handle: listProgramDeliveries},
+		{method: "GET", pattern: "/v2/token", scope: scopeAny, handle: readToken},
+		{method: "GET", pattern: "/v2/event_types", scope: scopeAny, handle: listEventTypes},
+		{method: "GET", pattern: "/v2/event_types/:name", scope: scopeAny, find: findEventType, handle: readEventType},
+		{method: "PUT", pattern: "/v2/event_types/:name", scope: webhook.ScopePlatform, handle: putEventType},
+		{method: "DELETE", pattern: "/v2/event_types/:name", scope: webhook.ScopePlatform, find: findEventType,
+			handle: deleteEventType},
+		{method: "GET", pattern: "/v2/openapi.json", scope: scopeNone, query: free, handle: readContract, quiet: true},
+		{method: "GET", pattern: "/healthz", scope: scopeNone, query: free, handle: healthz, quiet: true},
+		{method: "GET", pattern: "/readyz", scope: scopeNone, query: free, handle: readyz, quiet: true},
 		// See request.needsNoToken.
-		{method: "GET", pattern: metricsPath, scope: webhook.ScopeMetricsRead, query: free, handle: status.metrics, quiet: true},
+		{method: "GET", pattern: metricsPath, scope: webhook.ScopeMetricsRead, query: free, handle: readMetrics, quiet: true},
 	}
 	for _, path := range documentPaths() {
-		all = append(all, route{method: "GET", pattern: path, scope: scopeNone, query: free, handle: documents.page, quiet: true})
+		all = append(all, route{method: "GET", pattern: path, scope: scopeNone, query: free, handle: readDocument, quiet: true})
 	}
-	return slices.Concat(all, a.platformRoutes(), a.actionRoutes())
+	return slices.Concat(all, platformRoutes(), actionRoutes())
 }
 
 // platformRoutes are the routes of platform tokens.
-func (a *API) platformRoutes() []route {
+func platformRoutes() []route {
 	const platform = webhook.ScopePlatform
-	var (
-		programs = programHandlers{a}
-		tokens   = tokenHandlers{a}
-		audit    = auditHandlers{a}
-		moves    = moveHandlers{a}
-	)
 	return []route{
-		{method: "GET", pattern: "/v2/audit", scope: platform, query: listed(webhook.AuditList), handle: audit.list},
-		{method: "GET", pattern: programMovePath, scope: platform, handle: moves.read},
-		{method: "PUT", pattern: moveIDPath, scope: platform, handle: moves.first},
-		{method: "PUT", pattern: moveIDPath + "/changes", scope: platform, handle: moves.changes},
-		{method: "PUT", pattern: moveIDPath + "/rest", scope: platform, handle: moves.rest},
-		{method: "POST", pattern: moveIDPath + "/activate", scope: platform, handle: moves.activate},
-		{method: "DELETE", pattern: moveIDPath, scope: platform, handle: moves.abort},
-		{method: "GET", pattern: "/v2/programs", scope: platform, query: listed(webhook.ProgramList), handle: programs.list},
-		{method: "GET", pattern: programPath, scope: platform, find: programs.find, handle: programs.read},
-		{method: "PUT", pattern: programPath, scope: platform, handle: programs.put},
-		{method: "DELETE", pattern: programPath, scope: platform, find: programs.find, handle: programs.delete},
-		{method: "GET", pattern: programTokensPath, scope: platform, find: programs.find, query: listed(webhook.TokenList),
-			handle: tokens.list},
-		{method: "POST", pattern: programTokensPath, scope: platform, find: programs.find, handle: a.idempotent(tokens.create)},
-		{method: "POST", pattern: portalLinksPath, scope: platform, find: programs.find,
-			handle: a.idempotent(portalHandlers{a}.createLink)},
-		{method: "DELETE", pattern: programTokensPath + "/:token_id", scope: platform, find: tokens.find, handle: tokens.revoke},
+		{method: "GET", pattern: "/v2/audit", scope: platform, query: listed(webhook.AuditList), handle: listAudit},
+		{method: "GET", pattern: programMovePath, scope: platform, handle: readMove},
+		{method: "PUT", pattern: moveIDPath, scope: platform, handle: receiveFirst},
+		{method: "PUT", pattern: moveIDPath + "/changes", scope: platform, handle: receiveChanges},
+		{method: "PUT", pattern: moveIDPath + "/rest", scope: platform, handle: receiveRest},
+		{method: "POST", pattern: moveIDPath + "/activate", scope: platform, handle: activateMove},
+		{method: "DELETE", pattern: moveIDPath, scope: platform, handle: abortMove},
+		{method: "GET", pattern: "/v2/programs", scope: platform, query: listed(webhook.ProgramList), handle: listPrograms},
+		{method: "GET", pattern: programPath, scope: platform, find: findProgram, handle: readProgram},
+		{method: "PUT", pattern: programPath, scope: platform, handle: putProgram},
+		{method: "DELETE", pattern: programPath, scope: platform, find: findProgram, handle: deleteProgram},
+		{method: "GET", pattern: programTokensPath, scope: platform, find: findProgram, query: listed(webhook.TokenList),
+			handle: listTokens},
+		{method: "POST", pattern: programTokensPath, scope: platform, find: findProgram, handle: idempotent(createToken)},
+		{method: "POST", pattern: portalLinksPath, scope: platform, find: findProgram,
+			handle: idempotent(createPortalLink)},
+		{method: "DELETE", pattern: programTokensPath + "/:token_id", scope: platform, find: findToken, handle: revokeToken},
 	}
 }
 
 // actionRoutes are the actions on a record, which accept POST and PUT (spec, section 4.4).
-func (a *API) actionRoutes() (all []route) {
+func actionRoutes() (all []route) {
 	const write = webhook.ScopeWebhooksWrite
-	var (
-		subscriptions = subscriptionHandlers{a}
-		deliveries    = deliveryHandlers{a}
-		replays       = replayHandlers{a}
-		bulkRuns      = bulkRunHandlers{a}
-
-		bySub = subscriptions.find
-	)
 	for _, action := range []route{
-		{method: "POST", pattern: subscriptionPath + "/ping", scope: write, find: bySub, handle: subscriptions.ping},
-		{method: "POST", pattern: subscriptionPath + "/test", scope: write, find: bySub, handle: subscriptions.test},
-		{method: "POST", pattern: subscriptionPath + "/probe", scope: write, find: bySub, handle: subscriptions.probe},
-		{method: "POST", pattern: subscriptionPath + "/rotate_secret", scope: write, find: bySub,
-			handle: a.idempotent(subscriptions.rotateSecret)},
-		{method: "POST", pattern: deliveryPath + "/redeliver", scope: write, find: deliveries.find,
-			handle: a.idempotent(deliveries.redeliver)},
-		{method: "POST", pattern: deliveryPath + "/share", scope: write, find: deliveries.find, handle: a.idempotent(deliveries.share)},
-		{method: "POST", pattern: deliveryPath + "/cancel", scope: write, find: deliveries.find, handle: deliveries.cancel},
-		{method: "POST", pattern: replayPath + "/cancel", scope: write, find: replays.find, handle: replays.cancel},
-		{method: "POST", pattern: bulkRunPath + "/cancel", scope: write, find: bulkRuns.find, handle: bulkRuns.cancel},
+		{method: "POST", pattern: subscriptionPath + "/ping", scope: write, find: findSubscription, handle: pingSubscription},
+		{method: "POST", pattern: subscriptionPath + "/test", scope: write, find: findSubscription, handle: testSubscription},
+		{method: "POST", pattern: subscriptionPath + "/probe", scope: write, find: findSubscription, handle: probeSubscription},
+		{method: "POST", pattern: subscriptionPath + "/rotate_secret", scope: write, find: findSubscription,
+			handle: idempotent(rotateSecret)},
+		{method: "POST", pattern: deliveryPath + "/redeliver", scope: write, find: findDelivery,
+			handle: idempotent(redeliver)},
+		{method: "POST", pattern: deliveryPath + "/share", scope: write, find: findDelivery, handle: idempotent(shareDelivery)},
+		{method: "POST", pattern: deliveryPath + "/cancel", scope: write, find: findDelivery, handle: cancelDelivery},
+		{method: "POST", pattern: replayPath + "/cancel", scope: write, find: findReplay, handle: cancelReplay},
+		{method: "POST", pattern: bulkRunPath + "/cancel", scope: write, find: findBulkRun, handle: cancelBulkRun},
 	} {
 		all = append(all, action)
 		action.method = "PUT"

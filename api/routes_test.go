@@ -134,7 +134,7 @@ func TestProgramsAreIsolated(t *testing.T) {
 	own := mallory.records()
 	unknown := missing()
 	tried := 0
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		if !strings.Contains(rt.pattern, ":id") || rt.scope == webhook.ScopePlatform {
 			continue // see TestPlatformTokens
 		}
@@ -210,7 +210,7 @@ func TestDeliveryOfAnotherSubscription(t *testing.T) {
 func TestHead(t *testing.T) {
 	s := start(t)
 	i := s.records()
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		target := i.path(&rt)
 		head := s.as(&rt).send("HEAD", target, "")
 		if rt.method != "GET" {
@@ -234,7 +234,7 @@ func TestHead(t *testing.T) {
 
 func TestMethods(t *testing.T) {
 	s := start(t)
-	routes := s.api.routes()
+	routes := routes()
 	for _, rt := range routes {
 		allowed := methodsOf(routes, rt.pattern)
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"} {
@@ -305,7 +305,7 @@ func TestOddPaths(t *testing.T) {
 func TestUnknownParameters(t *testing.T) {
 	s := start(t)
 	i := s.records()
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		if rt.query.ignored {
 			wantStatus(t, rt.pattern, s.send(rt.method, rt.pattern+"?verbose=1", ""), 200)
 			continue

@@ -36,27 +36,27 @@ type SalvageRequest struct {
 	DryRun    bool                    `json:"dry_run,omitempty"` // validates the events only
 }
 
-func (h ownerHandlers) records(req *request) (answer, error) {
-	all, err := h.api.store.Records(req.ctx)
+func (cfg OwnerConfig) records(req *request) (answer, error) {
+	all, err := req.api.store.Records(req.ctx)
 	return answer{data: all}, err
 }
 
-func (h ownerHandlers) missingEvents(req *request, in *SalvageRequest) (answer, error) {
-	y := MissingEvents{KeptFrom: time.Now().Add(-h.Retention)}
+func (cfg OwnerConfig) missingEvents(req *request, in *SalvageRequest) (answer, error) {
+	y := MissingEvents{KeptFrom: time.Now().Add(-cfg.Retention)}
 	var err error
-	y.Missing, y.Known, err = h.api.store.Events().Missing(req.ctx, in.ProgramID, in.IDs)
+	y.Missing, y.Known, err = req.api.store.Events().Missing(req.ctx, in.ProgramID, in.IDs)
 	return answer{data: y}, err
 }
 
 // salvage publishes events as the API does: the catalog validates each event, and an event with an
 // existing ID adds nothing.
-func (h ownerHandlers) salvage(req *request, in *SalvageRequest) (answer, error) {
+func (cfg OwnerConfig) salvage(req *request, in *SalvageRequest) (answer, error) {
 	var y Salvaged
 	now := time.Now()
 	var events []webhook.Event
 	var indexes []int
 	for i, e := range in.Events {
-		event, invalid := h.api.catalog.NewEvent(e.JSON, "", now)
+		event, invalid := req.api.catalog.NewEvent(e.JSON, "", now)
 		if invalid != nil {
 			y.Refused = append(y.Refused, RefusedSalvage{i, describe(invalid)})
 			continue
@@ -67,7 +67,7 @@ func (h ownerHandlers) salvage(req *request, in *SalvageRequest) (answer, error)
 	if len(events) == 0 || in.DryRun {
 		return answer{data: y}, nil
 	}
-	added, err := h.publishSalvaged(req, in.ProgramID, events)
+	added, err := cfg.publishSalvaged(req, in.ProgramID, events)
 	var refused *webhook.Error
 	if !errors.As(err, &refused) || refused.Code != webhook.CodeConflict {
 		y.Added = added
@@ -75,7 +75,7 @@ func (h ownerHandlers) salvage(req *request, in *SalvageRequest) (answer, error)
 	}
 	// An event with the same ID and other content exists. Publish the others one by one.
 	for n := range events {
-		added, err := h.publishSalvaged(req, in.ProgramID, events[n:n+1])
+		added, err := cfg.publishSalvaged(req, in.ProgramID, events[n:n+1])
 		switch {
 		case errors.As(err, &refused) && refused.Code == webhook.CodeConflict:
 			y.Refused = append(y.Refused, RefusedSalvage{indexes[n], refused.Detail})
@@ -88,8 +88,8 @@ func (h ownerHandlers) salvage(req *request, in *SalvageRequest) (answer, error)
 }
 
 // publishSalvaged publishes events of an old primary. It returns how many of them are new.
-func (h ownerHandlers) publishSalvaged(req *request, programID string, events []webhook.Event) (added int, err error) {
-	err = h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+func (cfg OwnerConfig) publishSalvaged(req *request, programID string, events []webhook.Event) (added int, err error) {
+	err = req.api.store.Write(req.ctx, func(w store.Write) (err error) {
 		if added, err = w.Publish(programID, events); err != nil || added == 0 {
 			return err
 		}

@@ -21,22 +21,22 @@ type revokedShares struct {
 	Revoked int `json:"revoked"`
 }
 
-// share creates a read-only link to a delivery. Only this response contains the URL.
-func (h deliveryHandlers) share(req *request) (answer, error) {
+// shareDelivery creates a read-only link to a delivery. Only this response contains the URL.
+func shareDelivery(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
-	return h.api.create(req, func(w store.Write) (answer, error) {
+	return req.create(func(w store.Write) (answer, error) {
 		sh, code, err := w.Deliveries().Share(req.program(), req.delivery.ID, req.actor())
-		r := shareRecord{sh.ID, sh.DeliveryID, h.api.baseURL + webhook.SharePath + code, timestamp(sh.CreatedAt), timestamp(sh.ExpiresAt)}
+		r := shareRecord{sh.ID, sh.DeliveryID, req.api.baseURL + webhook.SharePath + code, timestamp(sh.CreatedAt), timestamp(sh.ExpiresAt)}
 		return answer{status: http.StatusCreated, data: r}, err
 	})
 }
 
 // revokeShares ends all links to a delivery.
-func (h deliveryHandlers) revokeShares(req *request) (answer, error) {
+func revokeShares(req *request) (answer, error) {
 	var did revokedShares
-	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+	err := req.api.store.Write(req.ctx, func(w store.Write) (err error) {
 		did.Revoked, err = w.Shares().RevokeAll(req.program(), req.delivery.ID, req.actor())
 		return err
 	})

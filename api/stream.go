@@ -108,13 +108,13 @@ func (l *streamAcks) end(err error) error {
 // publishStream stores a stream of events, one per line, in chunks of what has arrived, up to
 // MaxPublishEvents. Each chunk is on disk before more is read. The first invalid line ends the
 // stream; all events before it are stored.
-func (h eventHandlers) publishStream(req *request) (answer, error) {
-	buffer, ok := h.api.lines.Get().(*[]byte)
+func publishStream(req *request) (answer, error) {
+	buffer, ok := req.api.lines.Get().(*[]byte)
 	if !ok {
 		b := make([]byte, lineBuffer)
 		buffer = &b
 	}
-	defer h.api.lines.Put(buffer)
+	defer req.api.lines.Put(buffer)
 	req.writeUntil(time.Time{})  // the server's write timeout does not apply to a stream
 	req.ctx = req.http.Context() // the duration of a stream is not bounded
 	lines := lineReader{src: stream{req}, buf: *buffer}
@@ -130,7 +130,7 @@ func (h eventHandlers) publishStream(req *request) (answer, error) {
 		}
 		if err == nil && len(text) > 0 {
 			at := fmt.Sprintf("events[%d]", done.Accepted+len(chunk))
-			e, invalid := h.api.catalog.NewEvent(text, at, time.Now())
+			e, invalid := req.api.catalog.NewEvent(text, at, time.Now())
 			if invalid != nil {
 				err = lineError(invalid, at, number)
 			} else {
@@ -144,7 +144,7 @@ func (h eventHandlers) publishStream(req *request) (answer, error) {
 		}
 		if len(chunk) > 0 {
 			// Events before an invalid line are stored.
-			failed := cmp.Or(h.publishChunk(req, chunk, numbers, &done), acks.stored(&done))
+			failed := cmp.Or(publishChunk(req, chunk, numbers, &done), acks.stored(&done))
 			if failed != nil {
 				return answer{}, acks.end(failed)
 			}
@@ -168,9 +168,9 @@ func (h eventHandlers) publishStream(req *request) (answer, error) {
 
 // publishChunk stores a chunk and counts its events. If an ID in it is taken, publishChunk stores
 // the events before that one. numbers are the line numbers of the events.
-func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, numbers []int, done *streamRecord) error {
-	ctx, cancel := context.WithTimeout(req.ctx, h.api.timeout)
-	added, err := h.api.store.Events().Publish(ctx, req.program(), chunk)
+func publishChunk(req *request, chunk []webhook.Event, numbers []int, done *streamRecord) error {
+	ctx, cancel := context.WithTimeout(req.ctx, req.api.timeout)
+	added, err := req.api.store.Events().Publish(ctx, req.program(), chunk)
 	cancel()
 	if err == nil {
 		done.Accepted += len(chunk)
@@ -187,10 +187,10 @@ func (h eventHandlers) publishChunk(req *request, chunk []webhook.Event, numbers
 	}
 	// Find the event by bisection.
 	half := len(chunk) / 2
-	if err := h.publishChunk(req, chunk[:half], numbers[:half], done); err != nil {
+	if err := publishChunk(req, chunk[:half], numbers[:half], done); err != nil {
 		return err
 	}
-	return h.publishChunk(req, chunk[half:], numbers[half:], done)
+	return publishChunk(req, chunk[half:], numbers[half:], done)
 }
 
 // lineError adds the line number to an error. An error without a parameter, such as invalid JSON,

@@ -56,24 +56,21 @@ func newSubscriptionRecord(s *webhook.Subscription) subscriptionRecord {
 	return r
 }
 
-// subscriptionHandlers serve the routes of subscriptions.
-type subscriptionHandlers struct{ api *API }
-
-func (h subscriptionHandlers) find(req *request) error {
-	s, err := h.api.store.Subscriptions().Get(req.ctx, req.program(), req.params.ByName("id"))
+func findSubscription(req *request) error {
+	s, err := req.api.store.Subscriptions().Get(req.ctx, req.program(), req.params.ByName("id"))
 	req.subscription = &s
 	return err
 }
 
-// create stores a subscription and returns its signing secret, which no later response
+// createSubscription stores a subscription and returns its signing secret, which no later response
 // contains.
-func (h subscriptionHandlers) create(req *request) (answer, error) {
-	fields, err := h.fields(req, true)
+func createSubscription(req *request) (answer, error) {
+	fields, err := subscriptionFields(req, true)
 	if err != nil {
 		return answer{}, err
 	}
-	return h.api.create(req, func(w store.Write) (answer, error) {
-		s, secret, err := w.Subscriptions().Create(req.program(), req.token.UserID, &fields, h.api.maxSubscriptions, req.actor())
+	return req.create(func(w store.Write) (answer, error) {
+		s, secret, err := w.Subscriptions().Create(req.program(), req.token.UserID, &fields, req.api.maxSubscriptions, req.actor())
 		if err != nil {
 			return answer{}, err
 		}
@@ -84,7 +81,7 @@ func (h subscriptionHandlers) create(req *request) (answer, error) {
 }
 
 // rotateSecret returns the new secret and the time until which the old one is valid.
-func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
+func rotateSecret(req *request) (answer, error) {
 	body, err := req.readOptionalJSON()
 	if err != nil {
 		return answer{}, err
@@ -93,7 +90,7 @@ func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	return h.api.create(req, func(w store.Write) (answer, error) {
+	return req.create(func(w store.Write) (answer, error) {
 		s, secret, until, err := w.Subscriptions().RotateSecret(req.program(), req.subscription.ID, rotation, req.actor())
 		if err != nil {
 			return answer{}, err
@@ -104,13 +101,13 @@ func (h subscriptionHandlers) rotateSecret(req *request) (answer, error) {
 	})
 }
 
-// fields parses the body of a request that creates or updates a subscription.
-func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.SubscriptionFields, error) {
+// subscriptionFields parses the body of a request that creates or updates a subscription.
+func subscriptionFields(req *request, creating bool) (webhook.SubscriptionFields, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return webhook.SubscriptionFields{}, err
 	}
-	rules := h.api.rules
+	rules := req.api.rules
 	if !creating {
 		rules.Kept, rules.KeptFilters = req.subscription.Events, req.subscription.Filters
 	}
@@ -126,8 +123,8 @@ func (h subscriptionHandlers) fields(req *request, creating bool) (webhook.Subsc
 	return fields, nil
 }
 
-func (h subscriptionHandlers) list(req *request) (answer, error) {
-	subs, total, err := h.api.store.Subscriptions().Page(req.ctx, req.program(), &req.query)
+func listSubscriptions(req *request) (answer, error) {
+	subs, total, err := req.api.store.Subscriptions().Page(req.ctx, req.program(), &req.query)
 	return listAnswer(subs, newSubscriptionRecord, newPageMeta(&req.query, total), err)
 }
 
@@ -137,36 +134,36 @@ func subscriptionAnswer(s *webhook.Subscription) answer {
 	return answer{data: newSubscriptionRecord(s), tagged: true, revision: s.Revision}
 }
 
-func (h subscriptionHandlers) read(req *request) (answer, error) {
+func readSubscription(req *request) (answer, error) {
 	return subscriptionAnswer(req.subscription), nil
 }
 
-func (h subscriptionHandlers) update(req *request) (answer, error) {
-	fields, err := h.fields(req, false)
+func updateSubscription(req *request) (answer, error) {
+	fields, err := subscriptionFields(req, false)
 	if err != nil {
 		return answer{}, err
 	}
-	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
+	return changeSubscription(req, func(w store.Write) (webhook.Subscription, error) {
 		return w.Subscriptions().Update(req.program(), req.subscription.ID, &fields, req.actor())
 	})
 }
 
-// delete returns the record as it was before the deletion. Its deliveries end in the background.
-func (h subscriptionHandlers) delete(req *request) (answer, error) {
-	return h.change(req, func(w store.Write) (webhook.Subscription, error) {
+// deleteSubscription returns the record as it was before the deletion. Its deliveries end in the background.
+func deleteSubscription(req *request) (answer, error) {
+	return changeSubscription(req, func(w store.Write) (webhook.Subscription, error) {
 		return w.Subscriptions().Delete(req.program(), req.subscription.ID, req.actor())
 	})
 }
 
-// change runs a write that changes the subscription, if the preconditions of the request are met
+// changeSubscription runs a write that changes the subscription, if the preconditions of the request are met
 // within that write.
-func (h subscriptionHandlers) change(req *request, change func(store.Write) (webhook.Subscription, error)) (answer, error) {
+func changeSubscription(req *request, change func(store.Write) (webhook.Subscription, error)) (answer, error) {
 	conditions, err := req.conditions()
 	if err != nil {
 		return answer{}, err
 	}
 	var s webhook.Subscription
-	err = h.api.store.Write(req.ctx, func(w store.Write) error {
+	err = req.api.store.Write(req.ctx, func(w store.Write) error {
 		err := conditions.write(func() (answer, error) {
 			s, err := w.Subscriptions().Get(req.program(), req.subscription.ID)
 			return subscriptionAnswer(&s), err
@@ -194,21 +191,21 @@ type pingRecord struct {
 	} `json:"subscription"`
 }
 
-// ping waits for the first attempt of a ping.
-func (h subscriptionHandlers) ping(req *request) (answer, error) {
+// pingSubscription waits for the first attempt of a ping.
+func pingSubscription(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
-	s, d, err := h.api.store.Subscriptions().Ping(req.ctx, req.program(), req.subscription.ID)
-	return h.sent("ping", &s, &d, err)
+	s, d, err := req.api.store.Subscriptions().Ping(req.ctx, req.program(), req.subscription.ID)
+	return firstAttempt(req, "ping", &s, &d, err)
 }
 
-// sent returns the response with the first attempt of a ping or a test. After the timeout the ping
+// firstAttempt returns the response with the first attempt of a ping or a test. After the timeout the ping
 // or test continues as a delivery, which the error names.
-func (h subscriptionHandlers) sent(noun string, s *webhook.Subscription, d *webhook.Delivery, err error) (answer, error) {
+func firstAttempt(req *request, noun string, s *webhook.Subscription, d *webhook.Delivery, err error) (answer, error) {
 	if errors.Is(err, context.DeadlineExceeded) && d.ID != "" {
 		err = webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The first attempt of the %s was not completed within %s. The %[1]s continues as delivery %[3]s.", noun, h.api.timeout, d.ID))
+			"The first attempt of the %s was not completed within %s. The %[1]s continues as delivery %[3]s.", noun, req.api.timeout, d.ID))
 	}
 	if err != nil {
 		return answer{}, err
@@ -216,29 +213,29 @@ func (h subscriptionHandlers) sent(noun string, s *webhook.Subscription, d *webh
 	return answer{data: newPingRecord(s, d.ID, &d.Attempts[0])}, nil
 }
 
-// test sends the example of an event type to this subscription only.
-func (h subscriptionHandlers) test(req *request) (answer, error) {
+// testSubscription sends the example of an event type to this subscription only.
+func testSubscription(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
 	}
-	event, invalid := h.api.catalog.ParseTest(body, time.Now())
+	event, invalid := req.api.catalog.ParseTest(body, time.Now())
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	s, d, err := h.api.store.Subscriptions().Test(req.ctx, req.program(), req.subscription.ID, event)
-	return h.sent("test", &s, &d, err)
+	s, d, err := req.api.store.Subscriptions().Test(req.ctx, req.program(), req.subscription.ID, event)
+	return firstAttempt(req, "test", &s, &d, err)
 }
 
-// probe sends the next probe of a failing subscription now.
-func (h subscriptionHandlers) probe(req *request) (answer, error) {
+// probeSubscription sends the next probe of a failing subscription now.
+func probeSubscription(req *request) (answer, error) {
 	if err := req.requireNoBody(); err != nil {
 		return answer{}, err
 	}
-	s, r, err := h.api.store.Subscriptions().Probe(req.ctx, req.program(), req.subscription.ID)
+	s, r, err := req.api.store.Subscriptions().Probe(req.ctx, req.program(), req.subscription.ID)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && s.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(
-			"The probe was not completed within %s. It continues in the background.", h.api.timeout))
+			"The probe was not completed within %s. It continues in the background.", req.api.timeout))
 	}
 	if err != nil {
 		return answer{}, err

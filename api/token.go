@@ -30,40 +30,37 @@ func newTokenRecord(t *webhook.Token) tokenRecord {
 	}
 }
 
-// tokenHandlers serve the routes of access tokens.
-type tokenHandlers struct{ api *API }
-
-// read shows the token that the request carries.
-func (h tokenHandlers) read(req *request) (answer, error) {
-	t, err := h.api.store.Tokens().Get(req.ctx, req.token.ID) // the cached token has an old UsedAt
+// readToken shows the token that the request carries.
+func readToken(req *request) (answer, error) {
+	t, err := req.api.store.Tokens().Get(req.ctx, req.token.ID) // the cached token has an old UsedAt
 	return answer{data: newTokenRecord(&t)}, err
 }
 
-// find finds a token of the program in the path.
-func (h tokenHandlers) find(req *request) error {
-	if err := programHandlers(h).find(req); err != nil {
+// findToken finds a token of the program in the path.
+func findToken(req *request) error {
+	if err := findProgram(req); err != nil {
 		return err
 	}
-	t, err := h.api.store.Tokens().Get(req.ctx, req.params.ByName("token_id"))
+	t, err := req.api.store.Tokens().Get(req.ctx, req.params.ByName("token_id"))
 	if err == nil && t.ProgramID != req.tenant.ID {
 		err = webhook.NotFound("token")
 	}
 	return err
 }
 
-func (h tokenHandlers) list(req *request) (answer, error) {
-	tokens, total, err := h.api.store.Tokens().Page(req.ctx, req.tenant.ID, &req.query)
+func listTokens(req *request) (answer, error) {
+	tokens, total, err := req.api.store.Tokens().Page(req.ctx, req.tenant.ID, &req.query)
 	return listAnswer(tokens, newTokenRecord, newPageMeta(&req.query, total), err)
 }
 
-// all lists the tokens of all programs and of the installation, for the owner.
-func (h tokenHandlers) all(req *request) (answer, error) {
-	tokens, err := h.api.store.Tokens().List(req.ctx)
+// listAllTokens lists the tokens of all programs and of the installation, for the owner.
+func listAllTokens(req *request) (answer, error) {
+	tokens, err := req.api.store.Tokens().List(req.ctx)
 	return answer{data: tokens}, err
 }
 
-// create creates a token of a program and returns its secret, which no later response contains.
-func (h tokenHandlers) create(req *request) (answer, error) {
+// createToken creates a token of a program and returns its secret, which no later response contains.
+func createToken(req *request) (answer, error) {
 	body, err := req.readJSON()
 	if err != nil {
 		return answer{}, err
@@ -72,12 +69,12 @@ func (h tokenHandlers) create(req *request) (answer, error) {
 	if invalid != nil {
 		return answer{}, invalid
 	}
-	return h.insert(req, &fields)
+	return insertToken(req, &fields)
 }
 
-// insert creates a token. The program must exist, unless the owner creates the token.
-func (h tokenHandlers) insert(req *request, fields *webhook.NewToken) (answer, error) {
-	return h.api.create(req, func(w store.Write) (answer, error) {
+// insertToken creates a token. The program must exist, unless the owner creates the token.
+func insertToken(req *request, fields *webhook.NewToken) (answer, error) {
+	return req.create(func(w store.Write) (answer, error) {
 		if req.tenant != nil {
 			if _, err := w.Programs().Get(req.tenant.ID); err != nil {
 				return answer{}, err // the program was erased in the meantime
@@ -90,10 +87,10 @@ func (h tokenHandlers) insert(req *request, fields *webhook.NewToken) (answer, e
 	})
 }
 
-// revoke revokes a token. Revoking it again changes nothing.
-func (h tokenHandlers) revoke(req *request) (answer, error) {
+// revokeToken revokes a token. Revoking it again changes nothing.
+func revokeToken(req *request) (answer, error) {
 	var t webhook.Token
-	err := h.api.store.Write(req.ctx, func(w store.Write) (err error) {
+	err := req.api.store.Write(req.ctx, func(w store.Write) (err error) {
 		t, err = w.Tokens().Revoke(req.params.ByName("token_id"), req.actor())
 		return err
 	})

@@ -103,7 +103,7 @@ func TestTokenExpires(t *testing.T) {
 
 func TestScopes(t *testing.T) {
 	s := start(t)
-	for _, rt := range s.api.routes() {
+	for _, rt := range routes() {
 		target := strings.NewReplacer(":id", "none", ":delivery_id", "none", ":name", "none", ":token_id", "none").Replace(rt.pattern)
 		name := rt.method + " " + rt.pattern
 		if rt.scope == scopeNone {

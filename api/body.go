@@ -153,16 +153,18 @@ func (req *request) readOptionalJSON() ([]byte, error) {
 	return body, err
 }
 
-// requireNoBody returns an error unless the body is absent or an empty JSON object.
-func (req *request) requireNoBody() error {
-	body, err := req.readOptionalJSON()
-	if err != nil {
-		return err
+// bodiless makes a route reject a body, except an empty JSON object.
+func bodiless(handle func(*request) (answer, error)) func(*request) (answer, error) {
+	return func(req *request) (answer, error) {
+		body, err := req.readOptionalJSON()
+		if err != nil {
+			return answer{}, err
+		}
+		if body[0] != '{' || body[len(body)-1] != '}' || len(bytes.TrimSpace(body[1:len(body)-1])) > 0 {
+			return answer{}, webhook.NewError(webhook.CodeInvalid, "This request takes no body. Send none, or {}.")
+		}
+		return handle(req)
 	}
-	if body[0] != '{' || body[len(body)-1] != '}' || len(bytes.TrimSpace(body[1:len(body)-1])) > 0 {
-		return webhook.NewError(webhook.CodeInvalid, "This request takes no body. Send none, or {}.")
-	}
-	return nil
 }
 
 // readError returns the client's error for a failed read of the body.

@@ -121,9 +121,6 @@ func readBulkRun(req *request) (answer, error) {
 
 // cancelBulkRun stops a running bulk run.
 func cancelBulkRun(req *request) (answer, error) {
-	if err := req.requireNoBody(); err != nil {
-		return answer{}, err
-	}
 	err := req.api.store.Write(req.ctx, func(w store.Write) error {
 		_, err := w.BulkRuns().Cancel(req.program(), req.bulkRun.ID, req.actor())
 		return err

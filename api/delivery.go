@@ -80,9 +80,6 @@ func newWholeDeliveryRecord(d *webhook.Delivery) deliveryRecord {
 // cancelDelivery ends a delivery that is waiting for an attempt. The store returns a conflict if the
 // delivery is in flight or completed.
 func cancelDelivery(req *request) (answer, error) {
-	if err := req.requireNoBody(); err != nil {
-		return answer{}, err
-	}
 	subscription, id := req.delivery.SubscriptionID, req.delivery.ID
 	err := req.api.store.Write(req.ctx, func(w store.Write) error {
 		return w.Deliveries().Cancel(req.program(), subscription, id, req.actor())
@@ -97,9 +94,6 @@ func cancelDelivery(req *request) (answer, error) {
 // redeliver creates a new delivery with the same events. As a creation it accepts an
 // Idempotency-Key.
 func redeliver(req *request) (answer, error) {
-	if err := req.requireNoBody(); err != nil {
-		return answer{}, err
-	}
 	return req.create(func(w store.Write) (answer, error) {
 		d, err := w.Deliveries().Redeliver(req.program(), req.delivery.SubscriptionID, req.delivery.ID, req.actor())
 		location := "/v2/webhooks/subscriptions/" + d.SubscriptionID + "/deliveries/" + d.ID

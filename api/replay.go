@@ -107,9 +107,6 @@ func readReplay(req *request) (answer, error) { return replayAnswer(req.replay),
 
 // cancelReplay stops a running replay.
 func cancelReplay(req *request) (answer, error) {
-	if err := req.requireNoBody(); err != nil {
-		return answer{}, err
-	}
 	var r webhook.Replay
 	err := req.api.store.Write(req.ctx, func(w store.Write) (err error) {
 		r, err = w.Replays().Cancel(req.program(), req.replay.SubscriptionID, req.replay.ID, req.actor())

@@ -130,17 +130,17 @@ func platformRoutes() []route {
 func actionRoutes() (all []route) {
 	const write = webhook.ScopeWebhooksWrite
 	for _, action := range []route{
-		{method: "POST", pattern: subscriptionPath + "/ping", scope: write, find: findSubscription, handle: pingSubscription},
+		{method: "POST", pattern: subscriptionPath + "/ping", scope: write, find: findSubscription, handle: bodiless(pingSubscription)},
 		{method: "POST", pattern: subscriptionPath + "/test", scope: write, find: findSubscription, handle: testSubscription},
-		{method: "POST", pattern: subscriptionPath + "/probe", scope: write, find: findSubscription, handle: probeSubscription},
+		{method: "POST", pattern: subscriptionPath + "/probe", scope: write, find: findSubscription, handle: bodiless(probeSubscription)},
 		{method: "POST", pattern: subscriptionPath + "/rotate_secret", scope: write, find: findSubscription,
 			handle: idempotent(rotateSecret)},
 		{method: "POST", pattern: deliveryPath + "/redeliver", scope: write, find: findDelivery,
-			handle: idempotent(redeliver)},
-		{method: "POST", pattern: deliveryPath + "/share", scope: write, find: findDelivery, handle: idempotent(shareDelivery)},
-		{method: "POST", pattern: deliveryPath + "/cancel", scope: write, find: findDelivery, handle: cancelDelivery},
-		{method: "POST", pattern: replayPath + "/cancel", scope: write, find: findReplay, handle: cancelReplay},
-		{method: "POST", pattern: bulkRunPath + "/cancel", scope: write, find: findBulkRun, handle: cancelBulkRun},
+			handle: idempotent(bodiless(redeliver))},
+		{method: "POST", pattern: deliveryPath + "/share", scope: write, find: findDelivery, handle: idempotent(bodiless(shareDelivery))},
+		{method: "POST", pattern: deliveryPath + "/cancel", scope: write, find: findDelivery, handle: bodiless(cancelDelivery)},
+		{method: "POST", pattern: replayPath + "/cancel", scope: write, find: findReplay, handle: bodiless(cancelReplay)},
+		{method: "POST", pattern: bulkRunPath + "/cancel", scope: write, find: findBulkRun, handle: bodiless(cancelBulkRun)},
 	} {
 		all = append(all, action)
 		action.method = "PUT"

@@ -23,9 +23,6 @@ type revokedShares struct {
 
 // shareDelivery creates a read-only link to a delivery. Only this response contains the URL.
 func shareDelivery(req *request) (answer, error) {
-	if err := req.requireNoBody(); err != nil {
-		return answer{}, err
-	}
 	return req.create(func(w store.Write) (answer, error) {
 		sh, code, err := w.Deliveries().Share(req.program(), req.delivery.ID, req.actor())
 		r := shareRecord{sh.ID, sh.DeliveryID, req.api.baseURL + webhook.SharePath + code, timestamp(sh.CreatedAt), timestamp(sh.ExpiresAt)}

@@ -193,9 +193,6 @@ type pingRecord struct {
 
 // pingSubscription waits for the first attempt of a ping.
 func pingSubscription(req *request) (answer, error) {
-	if err := req.requireNoBody(); err != nil {
-		return answer{}, err
-	}
 	s, d, err := req.api.store.Subscriptions().Ping(req.ctx, req.program(), req.subscription.ID)
 	return firstAttempt(req, "ping", &s, &d, err)
 }
@@ -229,9 +226,6 @@ func testSubscription(req *request) (answer, error) {
 
 // probeSubscription sends the next probe of a failing subscription now.
 func probeSubscription(req *request) (answer, error) {
-	if err := req.requireNoBody(); err != nil {
-		return answer{}, err
-	}
 	s, r, err := req.api.store.Subscriptions().Probe(req.ctx, req.program(), req.subscription.ID)
 	if err != nil && errors.Is(err, context.DeadlineExceeded) && s.ID != "" {
 		return answer{}, webhook.NewError(webhook.CodeTimeout, fmt.Sprintf(

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"net/http"
+	"slices"
 	"strings"
 
 	"service/webhook"
@@ -93,25 +94,12 @@ func parseTagList(s string) (*tagList, bool) {
 
 // has reports whether the list contains a tag; with weakly, weak tags match too.
 func (l *tagList) has(tag string, weakly bool) bool {
-	if l.any {
-		return true
-	}
-	for _, t := range l.strong {
-		if t == tag {
-			return true
-		}
-	}
-	for _, t := range l.weak {
-		if weakly && t == tag {
-			return true
-		}
-	}
-	return false
+	return l.any || slices.Contains(l.strong, tag) || weakly && slices.Contains(l.weak, tag)
 }
 
-// read reports whether the client of a GET already has the record with this tag. It returns an
-// error if a precondition is not met.
-func (c conditions) read(tag string) (unchanged bool, err error) {
+// compare reports whether If-None-Match has the tag of the record, which the client of a GET then has
+// already. It returns an error if If-Match has not.
+func (c conditions) compare(tag string) (unchanged bool, err error) {
 	if c.match != nil && !c.match.has(tag, false) {
 		return false, changed("If-Match")
 	}
@@ -131,7 +119,7 @@ func (req *request) tag(ans *answer, body *bytes.Buffer) (string, error) {
 	} else {
 		tag = ans.entityTag(body.Bytes())
 	}
-	unchanged, err := conditions.read(tag)
+	unchanged, err := conditions.compare(tag)
 	if unchanged {
 		ans.status = http.StatusNotModified
 		body.Reset()
@@ -154,14 +142,11 @@ func (c conditions) write(current func() (answer, error)) error {
 	if err := ans.render(&body); err != nil {
 		return err
 	}
-	tag := ans.entityTag(body.Bytes())
-	switch {
-	case c.match != nil && !c.match.has(tag, false):
-		return changed("If-Match")
-	case c.noneMatch != nil && c.noneMatch.has(tag, true):
+	unchanged, err := c.compare(ans.entityTag(body.Bytes()))
+	if unchanged {
 		return changed("If-None-Match")
 	}
-	return nil
+	return err
 }
 
 // exists is write for a record without an ETag: * is met if the record exists, and no other

@@ -44,6 +44,18 @@ func recordsOf[T, R any](all []T, record func(*T) R) []R {
 // appender is a record that renders its own JSON.
 type appender interface{ appendJSON(dst []byte) []byte }
 
+// appendList appends a JSON array of n elements, each appended by element.
+func appendList(dst []byte, n int, element func(dst []byte, i int) []byte) []byte {
+	dst = append(dst, '[')
+	for i := range n {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = element(dst, i)
+	}
+	return append(dst, ']')
+}
+
 // write writes the response, and returns its status and the size of its body. Only [API.stream] and
 // [API.sendEvents] write responses too.
 func (a *API) write(req *request, ans answer, err error) (status, size int) {

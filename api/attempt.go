@@ -20,12 +20,15 @@ type attemptError struct {
 }
 
 func newAttemptRecord(at *webhook.Attempt) attemptRecord {
-	r := attemptRecord{
+	return attemptRecord{
 		Number: at.Number, URL: webhook.OrNull(at.URL), StartedAt: timestamp(at.StartedAt), DurationMS: at.Duration.Milliseconds(),
-		Result: at.Result, ResponseStatus: webhook.OrNull(at.ResponseStatus),
+		Result: at.Result, ResponseStatus: webhook.OrNull(at.ResponseStatus), Error: newAttemptError(at.Error),
 	}
-	if at.Error != webhook.ErrorNone {
-		r.Error = &attemptError{at.Error, at.Error.Detail()}
+}
+
+func newAttemptError(code webhook.ErrorCode) *attemptError {
+	if code == webhook.ErrorNone {
+		return nil
 	}
-	return r
+	return &attemptError{code, code.Detail()}
 }

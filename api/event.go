@@ -30,14 +30,7 @@ func DeliveredEvent(record []byte) ([]byte, bool) {
 type eventRecords []webhook.Event
 
 func (r eventRecords) appendJSON(dst []byte) []byte {
-	dst = append(dst, '[')
-	for i := range r {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = eventRecord{&r[i]}.appendJSON(dst)
-	}
-	return append(dst, ']')
+	return appendList(dst, len(r), func(dst []byte, i int) []byte { return r[i].AppendLogged(dst, "") })
 }
 
 func findEvent(req *request) error {

@@ -44,13 +44,6 @@ type incidentEntry struct {
 	Deliveries     *int64        `json:"deliveries"`
 }
 
-func newAttemptError(code webhook.ErrorCode) *attemptError {
-	if code == webhook.ErrorNone {
-		return nil
-	}
-	return &attemptError{code, code.Detail()}
-}
-
 func newIncidentRecord(i *webhook.Incident) incidentRecord {
 	r := incidentRecord{
 		ID: i.ID, SubscriptionID: i.SubscriptionID, ProgramID: i.ProgramID, Status: i.Status(),

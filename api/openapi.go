@@ -204,14 +204,7 @@ func appendYAML(dst []byte, n *yaml.Node) []byte {
 	case yaml.AliasNode:
 		return appendYAML(dst, n.Alias)
 	case yaml.SequenceNode:
-		dst = append(dst, '[')
-		for i, element := range n.Content {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			dst = appendYAML(dst, element)
-		}
-		return append(dst, ']')
+		return appendList(dst, len(n.Content), func(dst []byte, i int) []byte { return appendYAML(dst, n.Content[i]) })
 	case yaml.MappingNode:
 		dst = append(dst, '{')
 		for i := 0; i < len(n.Content); i += 2 {
@@ -317,14 +310,7 @@ func appendObject(dst []byte, m members[json.RawMessage]) []byte {
 
 // appendArray appends an array of JSON.
 func appendArray(dst []byte, elements []json.RawMessage) []byte {
-	dst = append(dst, '[')
-	for i, e := range elements {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, e...)
-	}
-	return append(dst, ']')
+	return appendList(dst, len(elements), func(dst []byte, i int) []byte { return append(dst, elements[i]...) })
 }
 
 // header adds the content type and policy.

@@ -47,16 +47,7 @@ func (r logRecords) append(dst []byte, i int) []byte {
 	return r.Events[i].AppendLogged(dst, string(r.Statuses[i]))
 }
 
-func (r logRecords) appendJSON(dst []byte) []byte {
-	dst = append(dst, '[')
-	for i := range r.Events {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = r.append(dst, i)
-	}
-	return append(dst, ']')
-}
+func (r logRecords) appendJSON(dst []byte) []byte { return appendList(dst, len(r.Events), r.append) }
 
 // EndWaits ends all waits for events and all streams, including those that begin later. Call it
 // when the service starts to shut down.

@@ -191,15 +191,11 @@ func newFrame(page []byte) frame {
 
 // join returns the page with its event types, each rendered by of.
 func (f frame) join(parts []*renderedType, of func(*renderedType) []byte) []byte {
-	size := len(f.head) + len(f.tail)
+	all := [][]byte{f.head}
 	for _, part := range parts {
-		size += len(of(part))
+		all = append(all, of(part))
 	}
-	page := append(make([]byte, 0, size), f.head...)
-	for _, part := range parts {
-		page = append(page, of(part)...)
-	}
-	return append(page, f.tail...)
+	return slices.Concat(append(all, f.tail)...)
 }
 
 // newDocumentBase reads openapi.yaml. It panics if the file is invalid, which every test would
@@ -247,7 +243,7 @@ func (b *documentBase) render(s settings) {
 	}
 	for path, content := range html {
 		page.docPage = docPages[slices.IndexFunc(docPages, func(p docPage) bool { return p.Path == path })]
-		content, text := b.linked(content, path), b.linkedText(page.text(), path)
+		content, text := b.linked(content, pageLink, path), b.linked([]byte(page.text()), textLink, path)
 		if path == typesPage {
 			b.types, b.typesText = newFrame(content), newFrame(text)
 			continue
@@ -257,10 +253,17 @@ func (b *documentBase) render(s settings) {
 	}
 }
 
+var pageID = regexp.MustCompile(` id="([^"]+)"`)
+
+// linkForm is how a page links to an ID: how such a link is found, and how one to another page is written.
+type linkForm struct {
+	pattern *regexp.Regexp
+	format  string
+}
+
 var (
-	pageID   = regexp.MustCompile(` id="([^"]+)"`)
-	pageLink = regexp.MustCompile(` href="#([^"]+)"`)
-	textLink = regexp.MustCompile(`\]\(#([^)]+)\)`)
+	pageLink = linkForm{regexp.MustCompile(` href="#([^"]+)"`), ` href="%s#%s"`}
+	textLink = linkForm{regexp.MustCompile(`\]\(#([^)]+)\)`), "](%s" + textSuffix + "#%s)"}
 )
 
 // pageWith returns the path of the page that contains an ID; here is the path of the page with the
@@ -277,22 +280,11 @@ func (b *documentBase) pageWith(id, here string) string {
 }
 
 // linked changes the links of a page to IDs on other pages.
-func (b *documentBase) linked(page []byte, here string) []byte {
-	return pageLink.ReplaceAllFunc(page, func(link []byte) []byte {
-		id := string(pageLink.FindSubmatch(link)[1])
+func (b *documentBase) linked(page []byte, form linkForm, here string) []byte {
+	return form.pattern.ReplaceAllFunc(page, func(link []byte) []byte {
+		id := string(form.pattern.FindSubmatch(link)[1])
 		if to := b.pageWith(id, here); to != here {
-			return fmt.Appendf(nil, ` href="%s#%s"`, to, id)
-		}
-		return link
-	})
-}
-
-// linkedText changes the links of Markdown to IDs on other pages.
-func (b *documentBase) linkedText(text, here string) []byte {
-	return textLink.ReplaceAllFunc([]byte(text), func(link []byte) []byte {
-		id := string(textLink.FindSubmatch(link)[1])
-		if to := b.pageWith(id, here); to != here {
-			return fmt.Appendf(nil, `](%s%s#%s)`, to, textSuffix, id)
+			return fmt.Appendf(nil, form.format, to, id)
 		}
 		return link
 	})
@@ -324,8 +316,8 @@ func (b *documentBase) eventType(t *webhook.EventType, schema, sameAs string) *r
 	if sameAs != "" {
 		entry.Variants, entry.VariantsOf = nil, sameAs
 	}
-	part.html = b.linked(b.execute("eventType", entry), typesPage)
-	part.text = b.linkedText(entry.text(), typesPage)
+	part.html = b.linked(b.execute("eventType", entry), pageLink, typesPage)
+	part.text = b.linked([]byte(entry.text()), textLink, typesPage)
 	if t.HasDetails {
 		withDetails(part.schemas)
 	}

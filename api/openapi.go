@@ -243,35 +243,32 @@ type member[T any] struct {
 	Value T
 }
 
+func (m members[T]) index(name string) int {
+	return slices.IndexFunc(m, func(one member[T]) bool { return one.Name == name })
+}
+
 // get returns the value of a member, or the zero value.
 func (m members[T]) get(name string) (v T) {
-	for i := range m {
-		if m[i].Name == name {
-			return m[i].Value
-		}
+	if i := m.index(name); i >= 0 {
+		v = m[i].Value
 	}
 	return v
 }
 
 // set replaces the value of a member, or appends the member.
 func (m *members[T]) set(name string, v T) {
-	for i := range *m {
-		if (*m)[i].Name == name {
-			(*m)[i].Value = v
-			return
-		}
+	if i := m.index(name); i >= 0 {
+		(*m)[i].Value = v
+	} else {
+		*m = append(*m, member[T]{name, v})
 	}
-	*m = append(*m, member[T]{name, v})
 }
 
 // take removes a member and returns its value, or the zero value.
 func (m *members[T]) take(name string) (v T) {
-	for i := range *m {
-		if (*m)[i].Name == name {
-			v = (*m)[i].Value
-			*m = slices.Delete(*m, i, i+1)
-			break
-		}
+	if i := m.index(name); i >= 0 {
+		v = (*m)[i].Value
+		*m = slices.Delete(*m, i, i+1)
 	}
 	return v
 }

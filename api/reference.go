@@ -62,26 +62,18 @@ const (
 var docPages = []docPage{
 	{Path: referencePath, Title: "Guide"},
 	{Path: receivingPath, Title: "Receiving webhooks"},
-	{Path: "/docs/subscriptions", Group: "Operations", tag: "Subscriptions"},
-	{Path: "/docs/deliveries", tag: "Deliveries"},
-	{Path: "/docs/incidents", tag: "Incidents"},
-	{Path: "/docs/events", tag: "Events"},
-	{Path: typesPage, tag: "Event types"},
-	{Path: "/docs/service", tag: "Service"},
+	{Path: "/docs/subscriptions", Title: "Subscriptions", Group: "Operations", tag: "Subscriptions"},
+	{Path: "/docs/deliveries", Title: "Deliveries", tag: "Deliveries"},
+	{Path: "/docs/incidents", Title: "Incidents", tag: "Incidents"},
+	{Path: "/docs/events", Title: "Events", tag: "Events"},
+	{Path: typesPage, Title: "Event types", tag: "Event types"},
+	{Path: "/docs/service", Title: "Service", tag: "Service"},
 	{Path: schemasPage, Title: "Schemas", Lead: "The objects in requests and responses."},
 	{Path: platformPage, Title: "Platform operations", Group: "For the platform",
 		Lead: "Operations for the backend that runs all programs. They need a platform token; partners cannot use them."},
 	{Path: movesPage, Title: "Program moves",
 		Lead: "Operations between two installations: the one that a program leaves calls them on the one that receives it. " +
 			"`service program move` does that for you."},
-}
-
-func init() {
-	for i := range docPages {
-		if p := &docPages[i]; p.Title == "" {
-			p.Title = p.tag
-		}
-	}
 }
 
 // pageOf returns the path of the page of an operation.

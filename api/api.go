@@ -165,36 +165,23 @@ func (a *API) Run(ctx context.Context) error {
 
 func newAPI(cfg Config) *API {
 	a := &API{
-		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, logger: cfg.Logger, ready: cfg.Ready, moves: cfg.Moves,
-		maxSubscriptions: cfg.MaxSubscriptions, timeout: cfg.RequestTimeout, invalidTokens: ratelimit.New(maxAddresses),
-		forwarder: newForwarder(),
-		metrics:   newMetrics(), registry: cfg.Metrics, scraping: make(chan struct{}, 1),
+		store: cfg.Store, catalog: cfg.Catalog, rules: cfg.Rules, ready: cfg.Ready, moves: cfg.Moves,
+		logger: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)), invalidTokens: ratelimit.New(maxAddresses), forwarder: newForwarder(),
+		metrics: newMetrics(), registry: cmp.Or(cfg.Metrics, prometheus.NewRegistry()), scraping: make(chan struct{}, 1),
+		maxSubscriptions: cfg.MaxSubscriptions, batchSize: cmp.Or(cfg.BatchSize, DefaultBatchSize),
+		timeout: cmp.Or(cfg.RequestTimeout, DefaultRequestTimeout),
 		baseURL: cmp.Or(cfg.BaseURL, exampleBaseURL), rateLimit: cfg.RateLimit, platformRateLimit: cfg.PlatformRateLimit,
 		programLimiter: newRateLimiter(programPolicy), platformLimiter: newRateLimiter(platformPolicy),
 	}
 	a.life, a.endLife = context.WithCancel(context.Background())
-	if a.registry == nil {
-		a.registry = prometheus.NewRegistry()
-	}
 	a.metrics.limited.exists = func(id string) bool {
 		p, err := a.store.Programs().Get(context.Background(), id)
 		return err == nil && p.ErasingSince.IsZero() || err != nil && webhook.CodeOf(err) != webhook.CodeNotFound
 	}
 	a.registry.MustRegister(a.metrics)
-	if a.rules.Catalog == nil {
-		a.rules.Catalog = a.catalog
-	}
-	if a.logger == nil {
-		a.logger = slog.New(slog.DiscardHandler)
-	}
+	a.rules.Catalog = cmp.Or(a.rules.Catalog, a.catalog)
 	if a.ready == nil {
 		a.ready = func() error { return nil }
-	}
-	if a.batchSize = cfg.BatchSize; a.batchSize == 0 {
-		a.batchSize = DefaultBatchSize
-	}
-	if a.timeout == 0 {
-		a.timeout = DefaultRequestTimeout
 	}
 	shown := settings{
 		cfg.Receiving, a.rateLimit, a.platformRateLimit, a.maxSubscriptions, a.timeout,

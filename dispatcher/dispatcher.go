@@ -36,6 +36,7 @@
 package dispatcher
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -147,15 +148,13 @@ type Dispatcher struct {
 // New returns a Dispatcher for the deliveries of cfg.Store. It does nothing until
 // Run is called.
 func New(cfg Config) *Dispatcher {
-	setDefault(&cfg.AttemptTimeout, 10*time.Second)
-	setDefault(&cfg.MaxInFlight, 8)
-	setDefault(&cfg.MaxConnections, 512)
-	setDefault(&cfg.BatchSize, 100)
-	setDefault(&cfg.Grace, 10*time.Second)
-	setDefault(&cfg.RetryPolicy, webhook.DefaultRetryPolicy())
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.AttemptTimeout = cmp.Or(cfg.AttemptTimeout, 10*time.Second)
+	cfg.MaxInFlight = cmp.Or(cfg.MaxInFlight, 8)
+	cfg.MaxConnections = cmp.Or(cfg.MaxConnections, 512)
+	cfg.BatchSize = cmp.Or(cfg.BatchSize, 100)
+	cfg.Grace = cmp.Or(cfg.Grace, 10*time.Second)
+	cfg.RetryPolicy = cmp.Or(cfg.RetryPolicy, webhook.DefaultRetryPolicy())
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	d := &Dispatcher{
 		cfg: cfg, store: cfg.Store, logger: cfg.Logger, client: client.New(cfg.client()), metrics: newMetrics(),
 		credits:     store.NewCredits(cfg.MaxConnections),
@@ -181,13 +180,6 @@ func (cfg *Config) client() *client.Config {
 	return &client.Config{
 		Timeout: cfg.AttemptTimeout, MaxIdle: cfg.MaxConnections, Destinations: cfg.Destinations, Own: cfg.Own,
 		AllowHTTP: cfg.AllowHTTP, RootCAs: cfg.RootCAs, MaySend: cfg.Store.Queues().MaySend, Logger: cfg.Logger,
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
 	}
 }
 

@@ -1,6 +1,9 @@
 package dispatcher
 
-import "slices"
+import (
+	"container/list"
+	"slices"
+)
 
 // pingSlots are the slots for pings and the queues that wait for one. Programs take turns. A
 // program may have as many pings in flight as there are free slots, so the first program
@@ -15,16 +18,16 @@ type pingSlots struct {
 // programPings are the pings of one program.
 type programPings struct {
 	inFlight int
-	waiting  runQueue // queues with a ping to send
+	waiting  list.List // of *subscriptionQueue with a ping to send, first in, first out
 }
 
 // push adds a queue that waits for a slot.
 func (s *pingSlots) push(q *subscriptionQueue) {
 	p := s.program(q)
-	if p.waiting.len() == 0 {
+	if p.waiting.Len() == 0 {
 		s.turn = append(s.turn, p)
 	}
-	p.waiting.push(q)
+	p.waiting.PushBack(q)
 }
 
 // next removes and returns the queue that may have the next slot, nil if no slot is
@@ -39,9 +42,9 @@ func (s *pingSlots) next() *subscriptionQueue {
 		if p.inFlight >= free {
 			continue
 		}
-		q := p.waiting.pop()
+		q := p.waiting.Remove(p.waiting.Front()).(*subscriptionQueue)
 		s.turn = slices.Delete(s.turn, i, i+1)
-		if p.waiting.len() > 0 {
+		if p.waiting.Len() > 0 {
 			s.turn = append(s.turn, p)
 		} else if p.inFlight == 0 {
 			delete(s.programs, q.ProgramID)
@@ -60,7 +63,7 @@ func (s *pingSlots) acquire(q *subscriptionQueue) {
 func (s *pingSlots) release(q *subscriptionQueue) {
 	s.inFlight--
 	p := s.program(q)
-	if p.inFlight--; p.inFlight == 0 && p.waiting.len() == 0 {
+	if p.inFlight--; p.inFlight == 0 && p.waiting.Len() == 0 {
 		delete(s.programs, q.ProgramID)
 	}
 }

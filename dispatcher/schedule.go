@@ -130,31 +130,3 @@ func (t *timers) Pop() any {
 	q.timer.heapIndex = 0
 	return q
 }
-
-// runQueue is a FIFO queue of the subscription queues that can use a slot.
-type runQueue struct {
-	queues []*subscriptionQueue
-	head   int // index of the first; earlier elements were popped
-}
-
-func (r *runQueue) len() int { return len(r.queues) - r.head }
-
-func (r *runQueue) push(q *subscriptionQueue) {
-	if r.head > 64 && r.head > len(r.queues)/2 {
-		n := copy(r.queues, r.queues[r.head:])
-		clear(r.queues[n:])
-		r.queues, r.head = r.queues[:n], 0
-	}
-	r.queues = append(r.queues, q)
-}
-
-// pop removes and returns the first queue. The run queue must not be empty.
-func (r *runQueue) pop() *subscriptionQueue {
-	q := r.queues[r.head]
-	r.queues[r.head] = nil
-	r.head++
-	if r.head == len(r.queues) {
-		r.queues, r.head = r.queues[:0], 0
-	}
-	return q
-}

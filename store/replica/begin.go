@@ -180,10 +180,8 @@ func (r *Replication) findSent(ctx context.Context, t *ownTerm, found term) (sen
 func (r *Replication) hasLocal(from, to ltx.TXID) (bool, error) {
 	db := litestream.NewDB(r.path)
 	for tx := from; tx <= to; tx++ {
-		if _, err := os.Stat(db.LTXPath(0, tx, tx)); errors.Is(err, os.ErrNotExist) {
-			return false, nil
-		} else if err != nil {
-			return false, err
+		if _, err := os.Stat(db.LTXPath(0, tx, tx)); err != nil {
+			return false, ignoreNoFile(err)
 		}
 	}
 	return true, nil

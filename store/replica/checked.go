@@ -89,12 +89,8 @@ func (c *checkedClient) noteDamage(err error) {
 	}
 	c.mu.Lock()
 	known := slices.Contains(c.intact.found, damaged.Error())
-	if c.listsDamaged {
-		if !known {
-			c.intact.found = append(c.intact.found, damaged.Error())
-		}
-	} else {
-		c.intact.noteDamage(err)
+	if c.intact.noteDamage(err); c.listsDamaged {
+		c.intact.damaged = nil
 	}
 	c.mu.Unlock()
 	if !known {

@@ -138,10 +138,8 @@ func readWALState(path string) (s walState, err error) {
 	}
 	s.baseline = dec.Header().NodeID == baselineNode
 	wal, err := os.Open(db.WALPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	} else if err != nil {
-		return s, err
+	if err != nil {
+		return s, ignoreNoFile(err)
 	}
 	defer wal.Close()
 	if s.salts, err = readSalts(wal); err != nil {
@@ -160,21 +158,26 @@ var errWALChanged = errors.New("another program has written to the database, or 
 // checkNext returns errWALChanged if Litestream has read another WAL than readWALState.
 // The last changes of the earlier WAL would then be missing in the replica.
 func (s walState) checkNext(db *litestream.DB) error {
-	f, err := os.Open(db.LTXPath(0, s.at+1, s.at+1))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // nothing was committed after the position
-	} else if err != nil {
-		return err
+	h, err := readHeader(db.LTXPath(0, s.at+1, s.at+1))
+	if err != nil {
+		return ignoreNoFile(err) // without the file, nothing was committed after the position
 	}
-	defer f.Close()
-	dec := ltx.NewDecoder(f)
-	if err := dec.DecodeHeader(); err != nil {
-		return err
-	}
-	if h := dec.Header(); s.salts != [2]uint32{h.WALSalt1, h.WALSalt2} {
+	if s.salts != [2]uint32{h.WALSalt1, h.WALSalt2} {
 		return errWALChanged
 	}
 	return nil
+}
+
+// readHeader returns the header of an LTX file.
+func readHeader(name string) (h ltx.Header, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return h, err
+	}
+	defer f.Close()
+	dec := ltx.NewDecoder(f)
+	err = dec.DecodeHeader()
+	return dec.Header(), err
 }
 
 // continues reports whether a WAL with the given salts continues where an LTX file ends.
@@ -361,14 +364,8 @@ func removeBaseline(db *litestream.DB) (left bool, err error) {
 		return false, nil
 	}
 	name := db.LTXPath(0, files[0], files[0]) // a baseline is the oldest file
-	f, err := os.Open(name)
-	if err != nil {
+	if h, err := readHeader(name); err != nil || h.NodeID != baselineNode {
 		return false, ignoreNoFile(err)
-	}
-	defer f.Close()
-	dec := ltx.NewDecoder(f)
-	if err := dec.DecodeHeader(); err != nil || dec.Header().NodeID != baselineNode {
-		return false, err
 	}
 	if len(files) == 1 {
 		return true, nil
@@ -403,10 +400,7 @@ func (o Origin) Continue(path string) error {
 		return nil // transaction 1 must be a snapshot
 	}
 	if err := writeBaseline(path, o.at); err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // SQLite has deleted the WAL, so there is no proof
-		}
-		return err
+		return ignoreNoFile(err) // SQLite may have deleted the WAL, so there is no proof
 	}
 	return writeRecord(path, record{Replica: o.replica, Term: o.term.Number, Nonce: o.term.Nonce})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 
 	"github.com/benbjohnson/litestream"
@@ -109,10 +108,8 @@ func branch(ctx context.Context, at location, current term, last record) (ltx.TX
 // the position of s, which must be proven.
 func (s walState) commitsAfter(path string) (n int64, err error) {
 	wal, err := os.Open(litestream.NewDB(path).WALPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	} else if err != nil {
-		return 0, err
+	if err != nil {
+		return 0, ignoreNoFile(err)
 	}
 	defer wal.Close()
 	frames, err := litestream.NewWALReader(wal, quiet)

@@ -236,11 +236,7 @@ func (f *Follower) exists() bool {
 
 // remove deletes the copy.
 func (f *Follower) remove() error {
-	err := os.Remove(litestream.TXIDPath(f.cfg.Path))
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-	return errors.Join(err, RemoveDatabase(f.cfg.Path))
+	return errors.Join(ignoreNoFile(os.Remove(litestream.TXIDPath(f.cfg.Path))), RemoveDatabase(f.cfg.Path))
 }
 
 // writeTerm records the term that the copy follows, and the newest transaction of which the

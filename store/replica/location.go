@@ -274,10 +274,8 @@ func (l *folderLocation) dir(number int64) string {
 
 func (l *folderLocation) terms(context.Context) ([]int64, error) {
 	entries, err := os.ReadDir(filepath.Join(l.root, termsFolder))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
+	if err != nil {
+		return nil, ignoreNoFile(err)
 	}
 	var numbers []int64
 	for _, e := range entries {

@@ -227,7 +227,7 @@ func removeLocal(db *litestream.DB, upTo ltx.TXID, retention time.Duration) erro
 		if err != nil || time.Since(info.ModTime()) < retention {
 			continue
 		}
-		if err := os.Remove(db.LTXPath(0, tx, tx)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := ignoreNoFile(os.Remove(db.LTXPath(0, tx, tx))); err != nil {
 			return err
 		}
 	}

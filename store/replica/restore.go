@@ -118,9 +118,7 @@ func Newest(ctx context.Context, cfg *Config) (time.Time, error) {
 func RemoveDatabase(path string) error {
 	var errs []error
 	for _, suffix := range []string{"-wal", "-shm", "-journal", ""} {
-		if err := os.Remove(path + suffix); !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, ignoreNoFile(os.Remove(path+suffix)))
 	}
 	errs = append(errs, os.RemoveAll(metaPath(path)))
 	return errors.Join(errs...)
@@ -132,7 +130,7 @@ func RemoveDatabase(path string) error {
 // WAL.
 func MoveDatabase(from, to string) error {
 	for _, names := range [][2]string{{from + "-wal", to + "-wal"}, {metaPath(from), metaPath(to)}} {
-		if err := os.Rename(names[0], names[1]); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := ignoreNoFile(os.Rename(names[0], names[1])); err != nil {
 			return err
 		}
 	}

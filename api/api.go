@@ -25,6 +25,7 @@ import (
 	"github.com/julienschmidt/httprouter"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"service/internal/move"
 	"service/internal/ratelimit"
 	"service/store"
 	"service/webhook"
@@ -59,7 +60,7 @@ type Config struct {
 	Ready func() error
 
 	// Moves receives programs that move here. Required for the routes of moves.
-	Moves MoveTarget
+	Moves *move.Target
 
 	// MaxSubscriptions is the maximum number of subscriptions of a program
 	// without a limit of its own; 0 is no limit.
@@ -111,7 +112,7 @@ type API struct {
 	timeout           time.Duration
 	rateLimit         int // default of programs, 0 for no limit
 	platformRateLimit int // 0 for no limit
-	moves             MoveTarget
+	moves             *move.Target
 	programLimiter    *rateLimiter
 	platformLimiter   *rateLimiter
 	invalidTokens     *ratelimit.Limiter

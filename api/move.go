@@ -12,16 +12,6 @@ import (
 	"service/webhook"
 )
 
-// MoveTarget receives programs that other installations move here, see package move.
-type MoveTarget interface {
-	State(ctx context.Context, programID string) (webhook.MoveState, error)
-	First(ctx context.Context, programID, moveID string, body io.Reader, entry webhook.AuditEntry) error
-	Changes(ctx context.Context, programID, moveID string, body io.Reader) error
-	Rest(ctx context.Context, programID, moveID string, body io.Reader, actor webhook.AuditEntry) (store.Imported, error)
-	Activate(ctx context.Context, programID, moveID string, actor webhook.AuditEntry) error
-	Abort(ctx context.Context, programID, moveID string, actor webhook.AuditEntry) error
-}
-
 // moveIDs returns the program and the move that the path names.
 func moveIDs(req *request) (programID, moveID string, err error) {
 	programID, moveID = req.params.ByName("id"), req.params.ByName("move_id")
@@ -72,7 +62,7 @@ func receiveRest(req *request) (answer, error) {
 	})
 }
 
-// receivePart passes a part of a program to the MoveTarget.
+// receivePart passes a part of a program to the target of its move.
 func receivePart(req *request,
 	part func(ctx context.Context, programID, moveID string, body io.Reader) error) (answer, error) {
 	programID, moveID, err := moveIDs(req)

@@ -243,12 +243,10 @@ func newEventType(f SchemaFile, parts []SchemaFile) (*EventType, error) {
 		Name: name, Title: schema.Title, Description: schema.Description, Schema: text,
 		schema: schema, schemas: make(map[string]*jsonschema.Schema),
 	}
-	for name, value := range d.members(0) {
-		if string(d.text(name)) == "examples" && d.nodes[value].kind == jsontext.KindBeginArray {
-			for _, example := range d.elements(value) {
-				t.Example = appendCompact(nil, d.raw(example))
-				break
-			}
+	if examples, ok := d.member(0, "examples"); ok {
+		for _, example := range d.elements(examples) {
+			t.Example = appendCompact(nil, d.raw(example))
+			break
 		}
 	}
 	if t.Title == "" || t.Description == "" || t.Example == nil {
@@ -291,17 +289,13 @@ func (t *EventType) checkOwn(ctx context.Context, content []byte) error {
 	if err := d.parse(content, ""); err != nil {
 		return err
 	}
-	closed := false
-	for name, value := range d.members(0) {
-		switch string(d.text(name)) {
-		case "$schema":
-			if s := string(d.raw(value)); s != `"https://json-schema.org/draft/2020-12/schema"` {
-				return errors.New("its $schema must be https://json-schema.org/draft/2020-12/schema")
-			}
-		case "additionalProperties", "unevaluatedProperties":
-			closed = closed || d.nodes[value].kind == jsontext.KindFalse
-		}
+	if value, ok := d.member(0, "$schema"); ok && string(d.raw(value)) != `"https://json-schema.org/draft/2020-12/schema"` {
+		return errors.New("its $schema must be https://json-schema.org/draft/2020-12/schema")
 	}
+	closed := slices.ContainsFunc([]string{"additionalProperties", "unevaluatedProperties"}, func(name string) bool {
+		value, ok := d.member(0, name)
+		return ok && d.nodes[value].kind == jsontext.KindFalse
+	})
 	if at := d.externalRef(0); at != "" {
 		return fmt.Errorf("a schema cannot refer to another file, only to its own $defs: %s", at)
 	}

@@ -178,8 +178,10 @@ func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (E
 			own = appendCompact(own, d.raw(value))
 		}
 	}
-	if eventType.HasDetails && !hasMember(d, root, "details") {
-		own, e.DetailsFilled = append(own, emptyDetails...), true
+	if eventType.HasDetails {
+		if _, given := d.member(root, "details"); !given {
+			own, e.DetailsFilled = append(own, emptyDetails...), true
+		}
 	}
 	e.JSON = append(own, '}')
 	return e, nil
@@ -188,16 +190,6 @@ func (c *Catalog) newEvent(d *document, root int32, at string, now time.Time) (E
 // emptyDetails is appended to a notification without details, which the spec
 // requires for every category (section 6.2).
 const emptyDetails = `,"details":{}`
-
-// hasMember reports whether the object at node i has a member called name.
-func hasMember(d *document, i int32, name string) bool {
-	for member := range d.members(i) {
-		if string(d.text(member)) == name {
-			return true
-		}
-	}
-	return false
-}
 
 // commonFields parses the fields of every event into e. It returns the event type,
 // nil if unknown, and what is wrong with the fields.

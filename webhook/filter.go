@@ -217,14 +217,7 @@ func (c *condition) decide(event *Fields) truth {
 // at returns the node of the value at a path of members.
 func (f *Fields) at(path []string) (value int32, found bool) {
 	for _, name := range path {
-		found = false
-		for n, v := range f.members(value) {
-			if string(f.text(n)) == name {
-				value, found = v, true
-				break
-			}
-		}
-		if !found {
+		if value, found = f.member(value, name); !found {
 			return 0, false
 		}
 	}

@@ -316,6 +316,16 @@ func (d *document) members(i int32) iter.Seq2[int32, int32] {
 	}
 }
 
+// member returns the node of the value of a member of the object at node i.
+func (d *document) member(i int32, name string) (value int32, found bool) {
+	for n, value := range d.members(i) {
+		if string(d.text(n)) == name {
+			return value, true
+		}
+	}
+	return 0, false
+}
+
 // elements yields the index and the node of each element of the array at node i. It
 // yields nothing if that is not an array.
 func (d *document) elements(i int32) iter.Seq2[int, int32] {

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"hash"
 	"maps"
 	"slices"
 	"strconv"
@@ -43,23 +42,15 @@ func (e *AuditEntry) ChainHash() AuditHash {
 		string(e.Action), e.ProgramID, e.SubjectID, e.Digest.String())
 }
 
-// hashOf returns the SHA-256 of strings, each encoded as a netstring: its length in bytes, a
-// colon, the string and a comma. No two lists of strings have the same encoding.
-func hashOf(parts ...string) (sum AuditHash) {
-	h := sha256.New()
-	for _, p := range parts {
-		writeNetstring(h, p)
-	}
-	h.Sum(sum[:0])
-	return sum
-}
+func hashOf(parts ...string) AuditHash { return sha256.Sum256(netstrings(parts)) }
 
-func writeNetstring(h hash.Hash, s string) {
-	b := make([]byte, 0, 128)
-	b = strconv.AppendInt(b, int64(len(s)), 10)
-	b = append(b, ':')
-	b = append(b, s...)
-	h.Write(append(b, ','))
+// netstrings encodes each string as its length in bytes, a colon, the string and a comma. No two lists
+// of strings have the same encoding.
+func netstrings(parts []string) (b []byte) {
+	for _, p := range parts {
+		b = fmt.Appendf(b, "%d:%s,", len(p), p)
+	}
+	return b
 }
 
 // Erased reports whether the personal parts of an entry have been erased.

@@ -267,11 +267,7 @@ func IsID(s string) bool {
 
 // DerivedID returns a UUID derived from parts: the same for the same parts.
 func DerivedID(parts ...string) string {
-	var b []byte
-	for _, p := range parts {
-		b = fmt.Appendf(b, "%d:%s,", len(p), p)
-	}
-	return uuid.NewHash(sha256.New(), uuid.Nil, b, 8).String()
+	return uuid.NewHash(sha256.New(), uuid.Nil, netstrings(parts), 8).String()
 }
 
 // timeLayout is ISO 8601 in UTC with milliseconds (spec, section 2.5).

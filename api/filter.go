@@ -48,19 +48,11 @@ func testFilters(req *request) (answer, error) {
 	for i := range counts {
 		n := &counts[i]
 		r.Events[i] = filterTestEvent{test.Events[i], n.Read, n.Matched, n.Read - n.Matched, n.Complete,
-			newFilterExamples(n.Passed), newFilterExamples(n.Excluded)}
+			recordsOf(n.Passed, newFilterExample), recordsOf(n.Excluded, newFilterExample)}
 	}
 	return answer{data: r}, nil
 }
 
-func newFilterExamples(all []store.FilterExample) []filterExample {
-	examples := make([]filterExample, len(all))
-	for i := range all {
-		values := all[i].Values
-		if values == nil {
-			values = []webhook.FilterValue{}
-		}
-		examples[i] = filterExample{all[i].ID, timestamp(all[i].ReceivedAt), values}
-	}
-	return examples
+func newFilterExample(e *store.FilterExample) filterExample {
+	return filterExample{e.ID, timestamp(e.ReceivedAt), append([]webhook.FilterValue{}, e.Values...)}
 }

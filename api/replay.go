@@ -45,13 +45,10 @@ type replayCount struct {
 // newReplayRecord returns the record of a replay. Its end is inclusive in the API and
 // exclusive in the store.
 func newReplayRecord(r *webhook.Replay) replayRecord {
-	events := make([]replayEvent, len(r.Events))
-	for i, name := range r.Events {
-		events[i].Name = name
-	}
 	return replayRecord{
 		ID: r.ID, SubscriptionID: r.SubscriptionID, Only: r.Only,
-		FromAt: timestamp(r.From), ToAt: timestamp(r.To.Add(-time.Millisecond)), Events: events,
+		FromAt: timestamp(r.From), ToAt: timestamp(r.To.Add(-time.Millisecond)),
+		Events: recordsOf(r.Events, func(name *string) replayEvent { return replayEvent{*name} }),
 		Status: r.Status, Progress: replayProgress{r.Scanned, r.Total},
 		EventsSent: r.EventsSent, Deliveries: r.Deliveries,
 		CreatedAt: timestamp(r.CreatedAt), CompletedAt: timestamp(r.CompletedAt),

@@ -274,16 +274,12 @@ const maxReason = 500
 
 // reasonOf returns what is wrong with a request, for the log.
 func reasonOf(e *webhook.Error) string {
-	text := e.Detail
-	for i, v := range e.Validations {
-		separator := "; "
-		if i == 0 {
-			text, separator = "", ""
-		}
-		text += separator + v.Parameter + " " + v.Detail
-		if len(text) > maxReason {
-			return strings.ToValidUTF8(text[:maxReason], "") + "…"
-		}
+	if len(e.Validations) == 0 {
+		return e.Detail
 	}
-	return text
+	var faults []string
+	for _, v := range e.Validations {
+		faults = append(faults, v.Parameter+" "+v.Detail)
+	}
+	return webhook.Shorten(strings.Join(faults, "; "), maxReason)
 }

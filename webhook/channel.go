@@ -191,17 +191,13 @@ func ParseAlertText(raw []byte, baseURL string) (t AlertText, err error) {
 
 // oneLine returns outside text without control characters, shortened for a subject.
 func oneLine(s string) string {
-	const most = 200
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0x2028 || r == 0x2029 {
 			return ' '
 		}
 		return r
 	}, s)
-	if s = strings.TrimSpace(s); len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
+	return Shorten(strings.TrimSpace(s), 200)
 }
 
 // SlackBody returns the body of a request to a webhook in Slack's format.

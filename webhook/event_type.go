@@ -52,7 +52,8 @@ func NewEventType(ctx context.Context, name string, schema []byte) (*EventType, 
 	case ctx.Err() != nil:
 		return nil, NewError(CodeTimeout, "The check of the schema took too long.")
 	case err != nil:
-		return nil, Invalid(Validation{InvalidValue, "is not a usable schema: " + schemaFault(err.Error()), "schema"})
+		fault := Shorten(strings.Join(strings.Fields(err.Error()), " "), maxSchemaError) // in one line
+		return nil, Invalid(Validation{InvalidValue, "is not a usable schema: " + fault, "schema"})
 	}
 	t.Source = SourceAPI
 	return t, nil
@@ -80,15 +81,6 @@ func (t *EventType) checkExample() error {
 
 // maxSchemaError is the maximum length of what is wrong with a schema, in bytes.
 const maxSchemaError = 1000
-
-// schemaFault returns a text in one line of bounded length.
-func schemaFault(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > maxSchemaError {
-		s = strings.ToValidUTF8(s[:maxSchemaError], "") + "…"
-	}
-	return s
-}
 
 // readOnlyEventTypeFields are the fields of a record that a request may send back; the
 // schema defines them.

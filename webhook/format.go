@@ -1,6 +1,9 @@
 package webhook
 
-import "strconv"
+import (
+	"strconv"
+	"strings"
+)
 
 // ByteSize formats a number of bytes in units of 1,024.
 func ByteSize(n int64) string {
@@ -23,4 +26,12 @@ func OrNull[T comparable](v T) *T {
 		return nil
 	}
 	return &v
+}
+
+// Shorten returns a text, or its first bytes up to a limit and an ellipsis if it is longer.
+func Shorten(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit], "") + "…"
 }

@@ -314,13 +314,7 @@ func typeKinds(names ...string) (kinds valueKinds) {
 }
 
 // shortLiteral formats a value as JSON, shortened.
-func shortLiteral(value any) string {
-	text := literal(value)
-	if len(text) > maxQuotedName {
-		text = strings.ToValidUTF8(text[:maxQuotedName], "") + "…"
-	}
-	return text
-}
+func shortLiteral(value any) string { return Shorten(literal(value), maxQuotedName) }
 
 // number returns the JSON number, nil if there is none.
 func number(value any) *big.Rat {

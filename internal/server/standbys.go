@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
 	"service/store/doctor"
 	"service/store/replica"
+	"service/webhook"
 )
 
 const (
@@ -122,7 +122,7 @@ func (w *standbyWatch) alive(ctx context.Context) (hosts []string) {
 	now := time.Now()
 	for _, n := range nodes {
 		if now.Sub(n.SeenAt) <= standbySilent {
-			hosts = append(hosts, shorten(n.Host, 64))
+			hosts = append(hosts, webhook.Shorten(n.Host, 64))
 		}
 	}
 	return hosts
@@ -147,36 +147,28 @@ func standbyFindings(nodes []replica.NodeState, now time.Time) (all []doctor.Fin
 		if ago > standbyKnown {
 			continue
 		}
-		f := doctor.Finding{Check: StandbyCheck + " " + shorten(n.Host, 64), Level: doctor.LevelOK, Detail: "can take over"}
+		f := doctor.Finding{Check: StandbyCheck + " " + webhook.Shorten(n.Host, 64), Level: doctor.LevelOK, Detail: "can take over"}
 		switch {
 		case ago > standbySilent:
 			f.Level, f.Detail = doctor.LevelWarn, fmt.Sprintf("was last seen %s ago", ago.Round(time.Minute))
 			f.Advice = "Start the service on it, or remove its object in nodes/ of the replica if the machine is gone."
 		case !n.CanTakeOver:
-			f.Level, f.Detail = doctor.LevelWarn, shorten(n.Reason, 500)
+			f.Level, f.Detail = doctor.LevelWarn, webhook.Shorten(n.Reason, 500)
 			f.Advice = "Until this is resolved, that node does not take over."
 		case n.LagSeconds != nil:
 			f.Detail += fmt.Sprintf("; its copy was complete %.1f s before its last sign of life", *n.LagSeconds)
 		}
 		if n.Warning != "" && f.Level == doctor.LevelOK {
-			f.Level, f.Detail = doctor.LevelWarn, f.Detail+". "+shorten(n.Warning, 500)
+			f.Level, f.Detail = doctor.LevelWarn, f.Detail+". "+webhook.Shorten(n.Warning, 500)
 		}
 		all = append(all, f)
 		for i, old := range n.OldData {
 			if i == 3 {
 				break
 			}
-			all = append(all, doctor.Finding{Check: f.Check, Level: doctor.LevelWarn, Detail: shorten(old, 500),
+			all = append(all, doctor.Finding{Check: f.Check, Level: doctor.LevelWarn, Detail: webhook.Shorten(old, 500),
 				Advice: "See After a failover in docs/failover.md."})
 		}
 	}
 	return all
-}
-
-// shorten returns at most the first n bytes of a text from outside.
-func shorten(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n], "") + "…"
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -146,19 +145,12 @@ func (h *eventPages) readPage(r *request, q *webhook.ListQuery) ([]webhook.Event
 // export sends all events that match the filters of a list: as NDJSON that can be published, or as
 // CSV with the columns of the list. It reads page by page, at the pace of the client.
 func (h *eventPages) export(r *request) (response, error) {
-	values := r.URL.Query()
-	format := values.Get("format")
-	values.Del("format")
-	plain := *r.Request.URL
-	plain.RawQuery = values.Encode()
-	asked := *r
-	asked.Request = r.Request.Clone(r.Context())
-	asked.Request.URL = &plain
-	v, err := asked.listing(webhook.EventList)
+	v, err := r.listing(webhook.EventList, "format")
 	if err != nil {
 		return response{}, err
 	}
-	if v.Error != nil || format != "ndjson" && format != "csv" {
+	format := r.URL.Query().Get("format")
+	if v.Error != nil || exportTypes[format] == "" {
 		return response{}, &problem{
 			status: http.StatusBadRequest, title: "The export failed",
 			text: "The address must have format=ndjson or format=csv, and filters that the list supports.",
@@ -168,64 +160,34 @@ func (h *eventPages) export(r *request) (response, error) {
 	if err := h.audit(r, webhook.ActionEventExport, r.program, "", detail); err != nil {
 		return response{}, unavailable(err)
 	}
-	f := &file{name: "events." + format, contentType: "application/x-ndjson"}
-	if format == "csv" {
-		f.contentType = "text/csv; charset=utf-8"
-	}
-	f.write = func(to io.Writer) error {
-		write := writeEvents(to)
-		if format == "csv" {
-			write = writeEventTable(to)
-		}
-		q := v.Query
-		q.Size = webhook.MaxPageSize
-		q.Cursor = ""
-		for {
-			events, next, err := h.readPage(r, &q)
-			if err != nil {
-				return err
-			}
-			if err := write(events); err != nil || next == "" {
-				return err
+	e := export{
+		columns: []string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"},
+		page: func(q *webhook.ListQuery) (rows [][]any, more bool, err error) {
+			events, next, err := h.readPage(r, q)
+			for i := range events {
+				e := &events[i]
+				rows = append(rows, []any{e.ProgramID, e.Seq, e.ID, e.Name, e.Timestamp, e.ReceivedAt, len(e.JSON)})
 			}
 			q.Cursor = next
-		}
-	}
-	return response{file: f}, nil
-}
-
-// writeEvents returns a function that writes events as NDJSON.
-func writeEvents(to io.Writer) func([]webhook.Event) error {
-	out := bufio.NewWriterSize(to, 64<<10)
-	return func(events []webhook.Event) error {
-		for i := range events {
-			if !events[i].ErasedAt.IsZero() {
-				continue // it cannot be published
+			return rows, next != "", err
+		},
+		lines: func(q *webhook.ListQuery, to io.Writer) (more bool, err error) {
+			events, next, err := h.readPage(r, q)
+			if err != nil {
+				return false, err
 			}
-			out.Write(events[i].JSON)
-			out.WriteByte('\n')
-		}
-		return out.Flush()
+			out := bufio.NewWriterSize(to, 64<<10)
+			for i := range events {
+				if events[i].ErasedAt.IsZero() { // an erased event cannot be published
+					out.Write(events[i].JSON)
+					out.WriteByte('\n')
+				}
+			}
+			q.Cursor = next
+			return next != "", out.Flush()
+		},
 	}
-}
-
-// writeEventTable returns a function that writes events as CSV, after a line with the column
-// names.
-func writeEventTable(to io.Writer) func([]webhook.Event) error {
-	out := bufio.NewWriterSize(to, 64<<10)
-	table := csv.NewWriter(out)
-	table.Write([]string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"}) // Flush returns the error
-	return func(events []webhook.Event) error {
-		for i := range events {
-			e := &events[i]
-			table.Write([]string{
-				e.ProgramID, strconv.FormatInt(e.Seq, 10), e.ID, e.Name, e.Timestamp, webhook.FormatTime(e.ReceivedAt),
-				strconv.Itoa(len(e.JSON)),
-			})
-		}
-		table.Flush()
-		return errors.Join(table.Error(), out.Flush())
-	}
+	return response{file: e.file("events", format, v.Query)}, nil
 }
 
 // eventRecord is one event with its deliveries.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,12 +24,17 @@ type export struct {
 	// page reads a page of rows and advances the query to the next page, if any. A row contains a
 	// value for each column: a string, a number, a boolean, several strings, a time, or nil.
 	page func(q *webhook.ListQuery) (rows [][]any, more bool, err error)
+	only map[string]string // the format of columns that one format has, by name; not of the first column
 
-	// In place of columns and page, lines reads a page as lines of NDJSON, the only format then.
-	lines   func(q *webhook.ListQuery) (text []byte, more bool, err error)
-	program string // of the entry in the audit log; "" for the one that is selected
-	subject string // of the entry in the audit log, "" for none
+	// lines writes a page as lines of NDJSON, nil to derive them from page. Without page, NDJSON is the only format.
+	lines   func(q *webhook.ListQuery, to io.Writer) (more bool, err error)
+	check   func(q *webhook.ListQuery) error // of a query that the list may reject, before the file begins; nil for none
+	program string                           // of the entry in the audit log; "" for the one that is selected
+	subject string                           // of the entry in the audit log, "" for none
 }
+
+// exportTypes are the formats of exports and their content types.
+var exportTypes = map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 
 // exportList sends a list as a file. It reads page by page to keep each read of the store short.
 // It records the export in the audit log.
@@ -44,30 +50,23 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 		return bad(v.Error.Error())
 	}
 	format := r.URL.Query().Get("format")
-	if e.lines != nil {
+	if e.page == nil {
 		format = cmp.Or(format, "ndjson")
 	}
-	types := map[string]string{"ndjson": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 	switch {
-	case e.lines != nil && format != "ndjson":
+	case e.page == nil && format != "ndjson":
 		return bad("The parameter format must be ndjson.")
-	case types[format] == "":
+	case exportTypes[format] == "":
 		return bad("The parameter format must be ndjson or csv.")
 	}
-	q := v.Query
-	q.Size, q.Cursor = webhook.MaxPageSize, ""
-	f := &file{
-		name: e.noun + "-" + r.clock.Now.UTC().Format("20060102-150405") + "." + format, contentType: types[format],
-		write: func(to io.Writer) error {
-			write := e.writer(format, to)
-			for {
-				more, err := write(&q)
-				if err != nil || !more {
-					return err
-				}
-			}
-		},
+	if e.check != nil {
+		if err := e.check(&v.Query); errors.As(err, &v.Error) {
+			return bad(v.Error.Error())
+		} else if err != nil {
+			return response{}, err
+		}
 	}
+	f := e.file(e.noun+"-"+r.clock.Now.UTC().Format("20060102-150405"), format, v.Query)
 	if r.Method == http.MethodHead {
 		return response{file: f}, nil
 	}
@@ -78,16 +77,29 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 	return response{file: f}, nil
 }
 
+// file returns the file with all records that match a query.
+func (e *export) file(name, format string, q webhook.ListQuery) *file {
+	q.Size, q.Cursor = webhook.MaxPageSize, ""
+	return &file{name: name + "." + format, contentType: exportTypes[format], write: func(to io.Writer) error {
+		write := e.writer(format, to)
+		for {
+			more, err := write(&q)
+			if err != nil || !more {
+				return err
+			}
+		}
+	}}
+}
+
+// has reports whether a format has the i-th column.
+func (e *export) has(i int, format string) bool {
+	return cmp.Or(e.only[e.columns[i]], format) == format
+}
+
 // writer returns a function that writes a page and advances the query to the next one, if any.
 func (e *export) writer(format string, to io.Writer) func(q *webhook.ListQuery) (more bool, err error) {
-	if e.lines != nil {
-		return func(q *webhook.ListQuery) (bool, error) {
-			text, more, err := e.lines(q)
-			if err == nil {
-				_, err = to.Write(text)
-			}
-			return more, err
-		}
+	if format == "ndjson" && e.lines != nil {
+		return func(q *webhook.ListQuery) (bool, error) { return e.lines(q, to) }
 	}
 	write := e.ndjson(to)
 	if format == "csv" {
@@ -108,6 +120,9 @@ func (e *export) ndjson(to io.Writer) func([][]any) error {
 		var b bytes.Buffer
 		for _, row := range rows {
 			for i, v := range row {
+				if !e.has(i, "ndjson") {
+					continue
+				}
 				if t, ok := v.(time.Time); ok {
 					v = nil
 					if !t.IsZero() {
@@ -132,7 +147,12 @@ func (e *export) ndjson(to io.Writer) func([][]any) error {
 // csv writes rows after a line with the column names.
 func (e *export) csv(to io.Writer) func([][]any) error {
 	c := csv.NewWriter(to)
-	head := e.columns
+	var head []string
+	for i, name := range e.columns {
+		if e.has(i, "csv") {
+			head = append(head, name)
+		}
+	}
 	return func(rows [][]any) error {
 		if head != nil {
 			if err := c.Write(head); err != nil {
@@ -141,18 +161,10 @@ func (e *export) csv(to io.Writer) func([][]any) error {
 			head = nil
 		}
 		for _, row := range rows {
-			cells := make([]string, len(row))
+			var cells []string
 			for i, v := range row {
-				switch v := v.(type) {
-				case nil:
-				case time.Time:
-					if !v.IsZero() {
-						cells[i] = webhook.FormatTime(v)
-					}
-				case []string:
-					cells[i] = escapeFormula(strings.Join(v, " "))
-				default:
-					cells[i] = escapeFormula(fmt.Sprint(v))
+				if e.has(i, "csv") {
+					cells = append(cells, cellText(v))
 				}
 			}
 			if err := c.Write(cells); err != nil {
@@ -162,4 +174,38 @@ func (e *export) csv(to io.Writer) func([][]any) error {
 		c.Flush()
 		return c.Error()
 	}
+}
+
+// cellText formats a value of a row for CSV.
+func cellText(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case time.Time:
+		if v.IsZero() {
+			return ""
+		}
+		return webhook.FormatTime(v)
+	case []string:
+		return escapeFormula(strings.Join(v, " "))
+	}
+	return escapeFormula(fmt.Sprint(v))
+}
+
+// escapeFormula prefixes a text that a spreadsheet would evaluate as a formula with an
+// apostrophe.
+func escapeFormula(s string) string {
+	if s != "" && strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
+		return "'" + s
+	}
+	return s
+}
+
+// orNull returns nil for the zero value.
+func orNull[T comparable](v T) any {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return v
 }

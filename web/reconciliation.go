@@ -1,6 +1,7 @@
 package web
 
 import (
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -91,13 +92,18 @@ func (h *subscriptionPages) readOwed(r *request, p *reconciliation) (err error) 
 func (h *subscriptionPages) exportOwed(r *request, u *record.SubscriptionView) (response, error) {
 	return h.exportList(r, webhook.ReconciliationList, &export{
 		noun: "events", action: webhook.ActionEventExport, program: u.ProgramID, subject: u.ID,
-		lines: func(q *webhook.ListQuery) (text []byte, more bool, err error) {
+		lines: func(q *webhook.ListQuery, to io.Writer) (more bool, err error) {
 			page, next, err := h.store.Events().Owed(r.Context(), &u.Subscription, q)
+			if err != nil {
+				return false, err
+			}
+			var text []byte
 			for i := range page {
 				text = append(page[i].AppendLogged(text, string(page[i].Status)), '\n')
 			}
 			q.Cursor = next
-			return text, next != "", err
+			_, err = to.Write(text)
+			return next != "", err
 		},
 	})
 }

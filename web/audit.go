@@ -2,7 +2,6 @@ package web
 
 import (
 	"encoding/hex"
-	"net/http"
 	"strings"
 
 	"service/store/list"
@@ -47,7 +46,6 @@ type auditRecords struct {
 	pager   ui.Pager
 	newRows *ui.NewRows
 	newest  webhook.AuditEntry // of the whole log; the zero value if that is empty
-	next    string             // the address of the next page, "" on the last
 	failed  string             // the ID of this request if the rows could not be loaded, "" if they could
 }
 
@@ -57,16 +55,11 @@ func (h *auditPages) list(r *request) (response, error) {
 		return response{}, err
 	}
 	a := auditRecords{list: v}
-	status := 0
-	if v.Error == nil {
-		ofAuditProgram(r, &v.Query)
-		if a.failed, status, err = h.loaded(r, v, h.readList(r, &a)); err != nil {
-			return response{}, err
-		}
+	failed, status, err := h.loaded(r, v, func() error { return h.readList(r, &a) })
+	if err != nil {
+		return response{}, err
 	}
-	if v.Error != nil {
-		status = http.StatusBadRequest
-	}
+	a.failed = failed
 	f := h.frame(r, "Audit log")
 	f.NewRows = a.newRows
 	return response{page: auditPage(f, &a), status: status}, nil
@@ -105,7 +98,8 @@ func (h *auditPages) arrived(r *request, q *webhook.ListQuery, mark string) (lis
 // readList reads the rows of a page.
 func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 	q := &a.list.Query
-	var newer, next string
+	ofAuditProgram(r, q)
+	var next string
 	if a.newRows, err = h.newRows(r, a.list, h.arrived); err != nil {
 		return err
 	}
@@ -124,14 +118,8 @@ func (h *auditPages) readList(r *request, a *auditRecords) (err error) {
 	if a.newest, _, err = h.store.Audit().Newest(r.Context()); err != nil {
 		return err
 	}
-	if q.Cursor != "" {
-		if newer, err = h.store.Audit().Newer(r.Context(), q); err != nil {
-			return err
-		}
-	}
-	a.pager = a.list.FeedPages(newer, next)
-	a.next = a.pager.Older
-	return nil
+	a.pager, err = feedPager(a.list, next, func() (string, error) { return h.store.Audit().Newer(r.Context(), q) })
+	return err
 }
 
 // subjectPath returns the path of the page of an entry's subject, "" for none.

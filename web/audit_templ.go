@@ -94,7 +94,7 @@ func auditPage(f ui.Frame, a *auditRecords) templ.Component {
 					}
 				} else if len(a.entries) == 0 {
 					if a.list.Filtered() || f.Program != "" {
-						templ_7745c5c3_Err = ui.NoMatches(a.list.WithoutFilters(), a.next).Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.NoMatches(a.list.WithoutFilters(), a.pager.Older).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

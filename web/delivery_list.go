@@ -3,7 +3,6 @@ package web
 import (
 	"context"
 	"maps"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -111,36 +110,33 @@ func (h *deliveryPages) list(r *request) (response, error) {
 	}
 	v.Events = h.eventNames()
 	l := deliveryList{list: v, curl: h.listCurl(&v.Query), subscribe: h.subscribeCommand()}
-	a := response{}
 	f := h.frame(r, "Deliveries")
-	if v.Error == nil {
-		newest, err := h.readList(r, &l)
-		if l.failed, a.status, err = h.loaded(r, v, err); err != nil {
+	var newest int64
+	failed, status, err := h.loaded(r, v, func() (err error) {
+		newest, err = h.readList(r, &l)
+		return err
+	})
+	if err != nil {
+		return response{}, err
+	}
+	l.failed, f.NewRows = failed, l.newRows
+	if status == 0 && v.Query.Cursor == "" {
+		if l.histogram, l.unfolded, err = h.histogram(r, v); err != nil {
 			return response{}, err
 		}
-		f.NewRows = l.newRows
-		if a.status == 0 && v.Query.Cursor == "" {
-			if l.histogram, l.unfolded, err = h.histogram(r, v); err != nil {
-				return response{}, err
-			}
+	}
+	if status == 0 && v.Query.Cursor == "" && v.Query.Sort[0].Descending {
+		f.Live = &ui.Live{
+			Stream: v.Selection("/deliveries/stream"), From: livePoint{newest, newest, r.clock.Now}.String(),
+			Page: f.Address, Noun: "delivery",
 		}
-		if a.status == 0 && v.Query.Cursor == "" && v.Query.Sort[0].Descending {
-			f.Live = &ui.Live{
-				Stream: v.Selection("/deliveries/stream"), From: livePoint{newest, newest, r.clock.Now}.String(),
-				Page: f.Address, Noun: "delivery",
-			}
-			l.behind = v.With(behindParameter)
-			if v.Values.Has(ui.SpanParameter) {
-				f.Live.Stream = v.With(ui.SpanParameter, v.Values.Get(ui.SpanParameter))
-				f.Live.Stream = "/deliveries/stream" + strings.TrimPrefix(f.Live.Stream, v.Path)
-			}
+		l.behind = v.With(behindParameter)
+		if v.Values.Has(ui.SpanParameter) {
+			f.Live.Stream = v.With(ui.SpanParameter, v.Values.Get(ui.SpanParameter))
+			f.Live.Stream = "/deliveries/stream" + strings.TrimPrefix(f.Live.Stream, v.Path)
 		}
 	}
-	if v.Error != nil {
-		a.status = http.StatusBadRequest
-	}
-	a.page = deliveriesPage(f, &l)
-	return a, nil
+	return response{page: deliveriesPage(f, &l), status: status}, nil
 }
 
 // listOfProgram is list for a partner: the deliveries of the partner's program, without live
@@ -155,26 +151,20 @@ func (h *deliveryPages) listOfProgram(r *request) (response, error) {
 	}
 	v.Events = h.eventNames()
 	l := deliveryList{list: v}
-	a := response{}
-	if v.Error == nil {
-		l.failed, a.status, err = h.loaded(r, v, func() error {
-			page, next, err := h.store.Deliveries().PageProgram(r.Context(), r.program, &v.Query)
-			if err != nil {
-				return err
-			}
-			l.next, l.pager = next, v.FeedPages("", next)
-			l.rows, err = h.deliveryRows(r.Context(), page)
-			return err
-		}())
+	failed, status, err := h.loaded(r, v, func() error {
+		page, next, err := h.store.Deliveries().PageProgram(r.Context(), r.program, &v.Query)
 		if err != nil {
-			return response{}, err
+			return err
 		}
+		l.next, l.pager = next, v.FeedPages("", next)
+		l.rows, err = h.deliveryRows(r.Context(), page)
+		return err
+	})
+	if err != nil {
+		return response{}, err
 	}
-	if v.Error != nil {
-		a.status = http.StatusBadRequest
-	}
-	a.page = deliveriesPage(h.frame(r, "Deliveries"), &l)
-	return a, nil
+	l.failed = failed
+	return response{page: deliveriesPage(h.frame(r, "Deliveries"), &l), status: status}, nil
 }
 
 // readList reads the rows of a page. It returns the num of the newest delivery before the read.
@@ -190,19 +180,14 @@ func (h *deliveryPages) readList(r *request, l *deliveryList) (newest int64, err
 	if l.rows, err = h.deliveryRows(ctx, page); err != nil {
 		return 0, err
 	}
-	newer := ""
 	if q.Cursor == "" {
 		l.list.Since = strconv.FormatInt(newest, 10) // the page is live
-	} else {
-		if l.newRows, err = h.newRows(r, l.list, h.arrived); err != nil {
-			return 0, err
-		}
-		if newer, err = h.store.Deliveries().Newer(ctx, q); err != nil {
-			return 0, err
-		}
+	} else if l.newRows, err = h.newRows(r, l.list, h.arrived); err != nil {
+		return 0, err
 	}
-	l.next, l.pager = next, l.list.FeedPages(newer, next)
-	return newest, nil
+	l.next = next
+	l.pager, err = feedPager(l.list, next, func() (string, error) { return h.store.Deliveries().Newer(ctx, q) })
+	return newest, err
 }
 
 // arrived counts the deliveries of a list that were stored after a mark.

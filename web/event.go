@@ -32,7 +32,6 @@ type eventRecords struct {
 	results []record.EventResult // of the events
 	pager   ui.Pager
 	newRows *ui.NewRows
-	next    string // the address of the next page, "" on the last
 	api     string // reads the same over the API
 	failed  string // the ID of this request if the rows could not be loaded, "" if they could
 }
@@ -44,17 +43,11 @@ func (h *eventPages) list(r *request) (response, error) {
 	}
 	v.Events = h.eventNames()
 	e := eventRecords{list: v}
-	status := 0
-	if v.Error == nil {
-		if e.failed, status, err = h.loaded(r, v, h.readList(r, &e)); err != nil {
-			return response{}, err
-		}
-		values := webhook.EventList.Values(&v.Query)
-		e.api = h.curl.Command("GET", ui.Address("/v2/events", values), "")
+	failed, status, err := h.loaded(r, v, func() error { return h.readList(r, &e) })
+	if err != nil {
+		return response{}, err
 	}
-	if v.Error != nil {
-		status = http.StatusBadRequest
-	}
+	e.failed = failed
 	f := h.frame(r, "Events")
 	f.NewRows = e.newRows
 	return response{page: eventsPage(f, &e), status: status}, nil
@@ -63,20 +56,18 @@ func (h *eventPages) list(r *request) (response, error) {
 // readList reads the rows of a page.
 func (h *eventPages) readList(r *request, e *eventRecords) (err error) {
 	q := &e.list.Query
-	var newer, next string
+	e.api = h.curl.Command("GET", ui.Address("/v2/events", webhook.EventList.Values(q)), "")
+	var next string
 	if e.newRows, err = h.newRows(r, e.list, h.arrived); err != nil {
 		return err
 	}
 	if e.events, next, err = h.readPage(r, q); err != nil {
 		return err
 	}
-	if q.Cursor != "" {
-		if newer, err = h.store.Events().Newer(r.Context(), r.program, q); err != nil {
-			return err
-		}
+	e.pager, err = feedPager(e.list, next, func() (string, error) { return h.store.Events().Newer(r.Context(), r.program, q) })
+	if err != nil {
+		return err
 	}
-	e.pager = e.list.FeedPages(newer, next)
-	e.next = e.pager.Older
 	e.results, err = h.store.Events().Results(r.Context(), e.events)
 	return err
 }

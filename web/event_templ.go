@@ -107,8 +107,8 @@ func eventsPage(f ui.Frame, e *eventRecords) templ.Component {
 						return templ_7745c5c3_Err
 					}
 				} else if len(e.events) == 0 {
-					if e.list.Filtered() || e.next != "" {
-						templ_7745c5c3_Err = ui.NoMatches(e.list.WithoutFilters(), e.next).Render(ctx, templ_7745c5c3_Buffer)
+					if e.list.Filtered() || e.pager.Older != "" {
+						templ_7745c5c3_Err = ui.NoMatches(e.list.WithoutFilters(), e.pager.Older).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

@@ -3,7 +3,6 @@ package web
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -284,7 +283,6 @@ type incidentList struct {
 	resolved bool            // more were resolved recently than rows contains
 	rows     []incidentGroup // the recently resolved incidents, or the page; one row each
 	pager    ui.Pager
-	next     string // the address of the next page, "" on the last
 	failed   string // the ID of this request if the rows could not be loaded, "" if they could
 	curl     string
 }
@@ -306,15 +304,11 @@ func (h *incidentPages) list(r *request) (response, error) {
 	if l.overview {
 		read = h.readOverview
 	}
-	status := 0
-	if v.Error == nil {
-		if l.failed, status, err = h.loaded(r, v, read(r, &l)); err != nil {
-			return response{}, err
-		}
+	failed, status, err := h.loaded(r, v, func() error { return read(r, &l) })
+	if err != nil {
+		return response{}, err
 	}
-	if v.Error != nil {
-		status = http.StatusBadRequest
-	}
+	l.failed = failed
 	return response{page: incidentListPage(h.frame(r, "Incidents"), &l), status: status}, nil
 }
 
@@ -345,20 +339,13 @@ func (l *incidentList) resolvedValues(now time.Time) url.Values {
 func (h *incidentPages) readList(r *request, l *incidentList) (err error) {
 	q := ofProgram(&l.list.Query, r.program)
 	incidents := h.store.Incidents()
-	var newer, next string
 	all, next, err := incidents.Page(r.Context(), "", q)
 	if err != nil {
 		return err
 	}
 	l.rows = singleRows(all)
-	if q.Cursor != "" {
-		if newer, err = incidents.Newer(r.Context(), "", q); err != nil {
-			return err
-		}
-	}
-	l.pager = l.list.FeedPages(newer, next)
-	l.next = l.pager.Older
-	return nil
+	l.pager, err = feedPager(l.list, next, func() (string, error) { return incidents.Newer(r.Context(), "", q) })
+	return err
 }
 
 // incidentView is the page of one incident.

@@ -1175,7 +1175,7 @@ func incidentListPage(f ui.Frame, l *incidentList) templ.Component {
 					}
 				} else if len(l.rows) == 0 {
 					if l.list.Filtered() || f.Program != "" {
-						templ_7745c5c3_Err = ui.NoMatches(l.list.WithoutFilters(), l.next).Render(ctx, templ_7745c5c3_Buffer)
+						templ_7745c5c3_Err = ui.NoMatches(l.list.WithoutFilters(), l.pager.Older).Render(ctx, templ_7745c5c3_Buffer)
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

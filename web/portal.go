@@ -333,7 +333,7 @@ const maxPortalRows = 10
 func (h *portalPages) overview(r *request) (response, error) {
 	var o portalOverview
 	v := &ui.Listing{Path: "/subscriptions", Query: webhook.ListQuery{Sort: webhook.AllSubscriptionList.Default, Size: maxPortalRows}}
-	failure, status, err := h.loaded(r, v, h.readOverview(r, &o, &v.Query))
+	failure, status, err := h.loaded(r, v, func() error { return h.readOverview(r, &o, &v.Query) })
 	if err != nil {
 		return response{}, err
 	}

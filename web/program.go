@@ -55,15 +55,16 @@ func (h *programPages) list(r *request) (response, error) {
 		return response{}, err
 	}
 	p := programRecords{list: v, defaults: h.defaults(), curl: h.curl.Command("GET", "/v2/programs", "")}
-	status := http.StatusBadRequest
-	if v.Error == nil {
+	failed, status, err := h.loaded(r, v, func() (err error) {
 		var total int
 		p.rows, total, err = h.rows(r, &v.Query)
-		if p.failed, status, err = h.loaded(r, v, err); err != nil {
-			return response{}, err
-		}
 		p.pager = v.Pages(total)
+		return err
+	})
+	if err != nil {
+		return response{}, err
 	}
+	p.failed = failed
 	return response{page: programsPage(h.frame(r, "Programs"), &p), status: status}, nil
 }
 

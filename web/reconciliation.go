@@ -2,7 +2,6 @@ package web
 
 import (
 	"io"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -32,16 +31,11 @@ func (h *subscriptionPages) reconcile(r *request, u *record.SubscriptionView) (r
 		return response{}, err
 	}
 	p := reconciliation{SubscriptionView: u, list: v}
-	status := 0
-	if v.Error == nil {
-		if p.failed, status, err = h.loaded(r, v, h.readOwed(r, &p)); err != nil {
-			return response{}, err
-		}
-		p.api = h.curl.Command("GET", ui.Address(apiSubscriptionPath(u.ID)+"/events", betweenOf(&v.Query)), "")
+	failed, status, err := h.loaded(r, v, func() error { return h.readOwed(r, &p) })
+	if err != nil {
+		return response{}, err
 	}
-	if v.Error != nil {
-		status = http.StatusBadRequest
-	}
+	p.failed = failed
 	f := h.frame(r, "Reconciliation")
 	f.Program, f.Programs = "", nil // the page belongs to one program, whatever program is selected
 	return response{page: reconciliationPage(f, &p), status: status}, nil
@@ -64,6 +58,7 @@ func betweenOf(q *webhook.ListQuery) url.Values {
 // readOwed reads the counts and the rows of a page.
 func (h *subscriptionPages) readOwed(r *request, p *reconciliation) (err error) {
 	q, events := &p.list.Query, h.store.Events()
+	p.api = h.curl.Command("GET", ui.Address(apiSubscriptionPath(p.ID)+"/events", betweenOf(q)), "")
 	limit, long := h.quickCount, p.list.Values.Get(countParameter) == "all"
 	if long {
 		limit = matchTime
@@ -75,17 +70,12 @@ func (h *subscriptionPages) readOwed(r *request, p *reconciliation) (err error) 
 		p.more = p.list.With(countParameter, "all")
 	}
 	p.list.Values.Del(countParameter) // other pages count by themselves
-	var newer, next string
+	var next string
 	if p.rows, next, err = events.Owed(r.Context(), &p.Subscription, q); err != nil {
 		return err
 	}
-	if q.Cursor != "" {
-		if newer, err = events.NewerOwed(r.Context(), &p.Subscription, q); err != nil {
-			return err
-		}
-	}
-	p.pager = p.list.FeedPages(newer, next)
-	return nil
+	p.pager, err = feedPager(p.list, next, func() (string, error) { return events.NewerOwed(r.Context(), &p.Subscription, q) })
+	return err
 }
 
 // exportOwed sends the events as the API returns them, one per line.

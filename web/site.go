@@ -110,10 +110,15 @@ func (h *site) eventNames() []string {
 	return names
 }
 
-// loaded handles an error of reading the rows of a list, which the page shows instead of the rows.
-// A mistake of the caller becomes the Error of v. Any other error is logged, unless the client
-// disconnected; failed is then the request ID to show. loaded returns [store.ErrBusy].
-func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, status int, _ error) {
+// loaded calls read, which reads the rows of a list, unless v has an Error. It handles an error of
+// read, which the page shows instead of the rows. A mistake of the caller becomes the Error of v. Any
+// other error is logged, unless the client disconnected; failed is then the request ID to show. loaded
+// returns [store.ErrBusy]. status is that of the page, 0 for 200.
+func (h *site) loaded(r *request, v *ui.Listing, read func() error) (failed string, status int, _ error) {
+	if v.Error != nil {
+		return "", http.StatusBadRequest, nil
+	}
+	err := read()
 	switch {
 	case err == nil:
 		return "", 0, nil
@@ -124,6 +129,16 @@ func (h *site) loaded(r *request, v *ui.Listing, err error) (failed string, stat
 	}
 	h.log(r, err)
 	return r.id, http.StatusInternalServerError, nil
+}
+
+// feedPager returns the pager of a page of a feed. next is the cursor of the next page; newer returns
+// that of the previous one.
+func feedPager(v *ui.Listing, next string, newer func() (string, error)) (ui.Pager, error) {
+	if v.Query.Cursor == "" {
+		return v.FeedPages("", next), nil
+	}
+	previous, err := newer()
+	return v.FeedPages(previous, next), err
 }
 
 // log logs an internal error. It logs the pattern of the path, since the path may

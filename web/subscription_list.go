@@ -2,7 +2,6 @@ package web
 
 import (
 	"cmp"
-	"net/http"
 	"slices"
 	"strconv"
 	"time"
@@ -53,15 +52,11 @@ func (h *subscriptionPages) list(r *request) (response, error) {
 	}
 	v.Events = h.eventNames()
 	page := subscriptionRecords{list: v}
-	status := 0
-	if v.Error == nil {
-		if page.failure, status, err = h.loaded(r, v, h.readList(r, &page)); err != nil {
-			return response{}, err
-		}
+	failed, status, err := h.loaded(r, v, func() error { return h.readList(r, &page) })
+	if err != nil {
+		return response{}, err
 	}
-	if v.Error != nil {
-		status = http.StatusBadRequest
-	}
+	page.failure = failed
 	page.curl = h.curl.Command("GET", ui.Address(apiSubscriptions, asPartner(&v.Query)), "")
 	f := h.frame(r, "Subscriptions")
 	if !r.portal.in() {
@@ -84,14 +79,10 @@ func (h *subscriptionPages) readList(r *request, page *subscriptionRecords) (err
 	if page.rows, next, err = h.subscriptionRows(r, &page.list.Query); err != nil {
 		return err
 	}
-	newer := ""
-	if page.list.Query.Cursor != "" {
-		if newer, err = h.store.Subscriptions().Newer(r.Context(), r.program, &page.list.Query); err != nil {
-			return err
-		}
-	}
-	page.pager = page.list.FeedPages(newer, next)
-	return nil
+	page.pager, err = feedPager(page.list, next, func() (string, error) {
+		return h.store.Subscriptions().Newer(r.Context(), r.program, &page.list.Query)
+	})
+	return err
 }
 
 // subscriptionRows reads a page of subscriptions with their states and the results of the last 24

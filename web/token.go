@@ -29,15 +29,16 @@ func (h *tokenPages) list(r *request) (response, error) {
 		return response{}, err
 	}
 	t := tokenRecords{list: v, same: h.command("token list")}
-	status := http.StatusBadRequest
-	if v.Error == nil {
+	failed, status, err := h.loaded(r, v, func() (err error) {
 		var total int
 		t.tokens, total, err = h.store.Tokens().Page(r.Context(), r.program, &v.Query)
-		if t.failed, status, err = h.loaded(r, v, err); err != nil {
-			return response{}, err
-		}
 		t.pager = v.Pages(total)
+		return err
+	})
+	if err != nil {
+		return response{}, err
 	}
+	t.failed = failed
 	return response{page: tokensPage(h.frame(r, "Tokens"), &t, h.tokenCommand(r.program)), status: status}, nil
 }
 

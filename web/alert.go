@@ -39,7 +39,7 @@ func alertPath(a *record.Alert) string {
 func alertResponse(a *record.Alert) string {
 	switch {
 	case a.Name == webhook.AlertLost:
-		return countWord(int(a.LostEvents), ui.Number(a.LostEvents), "event")
+		return eventCount(a.LostEvents)
 	case a.Error == webhook.ErrorNone && a.ResponseStatus == 0:
 		return ""
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -15,10 +16,9 @@ import (
 	"service/webhook"
 )
 
-// attemptStats are the results of attempts over some time: numbers and their charts.
+// attemptStats are the results of the attempts of the last 24 hours: numbers and their charts.
 type attemptStats struct {
-	begin    time.Time // of the first step
-	span     time.Duration
+	begin    time.Time // of the first hour
 	total    webhook.Stat
 	results  ui.Chart // stacked
 	times    ui.Chart // p50 and p95
@@ -38,57 +38,66 @@ type failedResponse struct {
 // maxFailedResponses is how many failed responses are shown.
 const maxFailedResponses = 6
 
-// readStats reads the results of the attempts of a subscription, of a program, or of all programs,
-// in steps of span up to now.
-func (h *site) readStats(ctx context.Context, c ui.Clock, programID, subscriptionID string, span time.Duration, steps int) (*attemptStats,
-	error) {
-	// The last step is the current one, which is incomplete.
-	end := c.Now.UTC().Truncate(span).Add(span)
-	begin := end.Add(-time.Duration(steps) * span)
-	stats, err := h.store.Figures().Stats(ctx, programID, subscriptionID, span, begin, end)
+// readStats reads the results of the attempts of a program, or of all programs, in the last 24 hours.
+func (h *site) readStats(ctx context.Context, c ui.Clock, programID string) (*attemptStats, error) {
+	// The last hour is the current one, which is incomplete.
+	end := c.Now.UTC().Truncate(record.StatHour).Add(record.StatHour)
+	begin := end.Add(-statHours * record.StatHour)
+	stats, err := h.store.Figures().Stats(ctx, programID, "", record.StatHour, begin, end)
 	if err != nil {
 		return nil, err
 	}
-	p := attemptStats{begin: begin, span: span}
-	byTime := make(map[time.Time]*webhook.Stat)
-	for i := range stats {
-		byTime[stats[i].At] = &stats[i]
-		p.total.Add(&stats[i])
-	}
-	step, format := "minute", "15:04"
-	if span == record.StatHour {
-		step, format = "hour", "2 Jan 15:04"
-	}
-	p.results = ui.Chart{ID: "results", Name: "Attempts by result, per " + step, StepName: ui.Label(step), Series: []ui.Series{
-		{Name: "Success", State: "success"}, {Name: "Failed, can be retried", State: "retryable"}, {Name: "Failed, not retried", State: "failed"},
-	}}
-	p.times = ui.Chart{ID: "times", Name: "Attempt duration", StepName: ui.Label(step), Format: chartTime, Log: true,
-		Series: []ui.Series{{Name: "p50"}, {Name: "p95"}}}
-	for at := begin; at.Before(end); at = at.Add(span) {
-		s := byTime[at]
-		if s == nil {
-			s = new(webhook.Stat)
-		}
-		label := at.In(c.Location()).Format(format)
+	p := attemptStats{begin: begin, total: statSum(stats)}
+	all := steps(stats, begin, end, record.StatHour)
+	labels, links := stepLabels(c, all, "2 Jan 15:04", programID, "")
+	p.results = ui.Chart{ID: "results", Name: "Attempts by result, per hour", StepName: "Hour", Labels: labels, Links: links,
+		Series: resultSeries(all)}
+	p.times = ui.Chart{ID: "times", Name: "Attempt duration", StepName: "Hour", Labels: labels, Links: links, Format: chartTime, Log: true,
+		Series: durationSeries(all, 50, 95)}
+	p.failures = failedResponses(&p.total, programID)
+	return &p, nil
+}
+
+// stepLabels returns the labels of steps in a chart, and the addresses of their deliveries: those of a
+// subscription, of a program, or all. A step without attempts has no address.
+func stepLabels(c ui.Clock, all []webhook.Stat, format, programID, subscriptionID string) (labels, links []string) {
+	for i := range all {
 		link := ""
-		if s.Total() > 0 {
-			link = deliveriesIn(programID, subscriptionID, at, span)
+		if all[i].Total() > 0 {
+			link = deliveriesIn(programID, subscriptionID, all[i].At, all[i].Span)
 		}
-		p.results.Labels, p.times.Labels = append(p.results.Labels, label), append(p.times.Labels, label)
-		p.results.Links, p.times.Links = append(p.results.Links, link), append(p.times.Links, link)
-		for i, n := range []int64{s.Success, s.Retryable, s.Failed} {
-			p.results.Series[i].Values = append(p.results.Series[i].Values, float64(n))
+		labels, links = append(labels, all[i].At.In(c.Location()).Format(format)), append(links, link)
+	}
+	return labels, links
+}
+
+// resultSeries are the numbers of attempts by result.
+func resultSeries(all []webhook.Stat) []ui.Series {
+	series := []ui.Series{
+		{Name: "Success", State: "success"}, {Name: "Failed, can be retried", State: "retryable"}, {Name: "Failed, not retried", State: "failed"},
+	}
+	for i := range all {
+		for k, n := range []int64{all[i].Success, all[i].Retryable, all[i].Failed} {
+			series[k].Values = append(series[k].Values, float64(n))
 		}
-		for i, q := range []float64{0.5, 0.95} {
+	}
+	return series
+}
+
+// durationSeries are percentiles of the durations of attempts, in milliseconds.
+func durationSeries(all []webhook.Stat, percentiles ...int) (series []ui.Series) {
+	for _, percent := range percentiles {
+		s := ui.Series{Name: "p" + strconv.Itoa(percent)}
+		for i := range all {
 			v := math.NaN()
-			if d, ok := s.Durations.Quantile(q); ok {
+			if d, ok := all[i].Durations.Quantile(float64(percent) / 100); ok {
 				v = float64(d) / float64(time.Millisecond)
 			}
-			p.times.Series[i].Values = append(p.times.Series[i].Values, v)
+			s.Values = append(s.Values, v)
 		}
+		series = append(series, s)
 	}
-	p.failures = failedResponses(&p.total, programID, subscriptionID)
-	return &p, nil
+	return series
 }
 
 // deliveriesIn is the address of the deliveries created within a time range: those of a
@@ -110,42 +119,26 @@ func incidentMark(i *webhook.Incident) string { return "Incident: " + incidentNa
 func chartTime(ms float64) string { return ui.Latency(time.Duration(ms * float64(time.Millisecond))) }
 
 // failedResponses are the responses other than 2xx, the most frequent first.
-func failedResponses(s *webhook.Stat, programID, subscriptionID string) []failedResponse {
+func failedResponses(s *webhook.Stat, programID string) []failedResponse {
 	var all []failedResponse
 	for answer, n := range s.Answers {
-		k := failedResponse{answer: answer, count: n, state: "failed"}
-		filter := "filter[error]"
-		if isStatus := strings.Trim(answer, "0123456789") == ""; isStatus {
-			if strings.HasPrefix(answer, "2") {
-				continue
-			}
-			status, _ := strconv.Atoi(answer) // answer has only digits
-			a := adviceOf(&webhook.Attempt{ResponseStatus: status})
-			filter, k.says, k.todo = "filter[response_status]", a.what, a.todo
-			if strings.HasPrefix(answer, "5") {
-				k.state = "retryable"
-			}
-		} else {
-			a := adviceOf(&webhook.Attempt{Error: webhook.ErrorCode(answer)})
-			k.answer, k.says, k.todo = errorName(webhook.ErrorCode(answer)), a.what, a.todo
-			if answer != string(webhook.ErrorBlocked) {
-				k.state = "retryable"
-			}
+		a, filter := webhook.Attempt{Error: webhook.ErrorCode(answer)}, "filter[error]"
+		if status, err := strconv.Atoi(answer); err == nil {
+			a, filter = webhook.Attempt{ResponseStatus: status}, "filter[response_status]"
 		}
-		values := url.Values{filter: {answer}}
-		if subscriptionID != "" {
-			values.Set("filter[subscription_id]", subscriptionID)
-		} else if programID != "" {
+		result := webhook.Classify(a.ResponseStatus, a.Error)
+		if result == webhook.ResultSuccess {
+			continue
+		}
+		short, _ := responseText(&a)
+		of, values := adviceOf(&a), url.Values{filter: {answer}}
+		if programID != "" {
 			values.Set(ui.ProgramParameter, programID)
 		}
-		k.href = ui.Address("/deliveries", values)
-		all = append(all, k)
+		all = append(all, failedResponse{short, of.what, of.todo, n, string(result), ui.Address("/deliveries", values)})
 	}
 	slices.SortFunc(all, func(a, b failedResponse) int {
-		if a.count != b.count {
-			return int(min(max(b.count-a.count, -1), 1))
-		}
-		return strings.Compare(a.answer, b.answer)
+		return cmp.Or(cmp.Compare(b.count, a.count), strings.Compare(a.answer, b.answer))
 	})
 	return all[:min(len(all), maxFailedResponses)]
 }
@@ -179,13 +172,4 @@ func successRate(s *webhook.Stat) string {
 	return fmt.Sprintf("%.1f %%", min(max(r*100, 0.1), 99.9))
 }
 
-func (p *attemptStats) quantile(q float64) string {
-	d, ok := p.total.Durations.Quantile(q)
-	switch {
-	case !ok:
-		return "–"
-	case d < time.Millisecond:
-		return "< 1 ms"
-	}
-	return ui.Latency(d)
-}
+func (p *attemptStats) quantile(q float64) string { return cmp.Or(quantileText(&p.total, q), "–") }

@@ -19,7 +19,7 @@ func TestFailureKinds(t *testing.T) {
 	count(5, webhook.Attempt{Result: webhook.ResultRetryable, Error: webhook.ErrorTimeout})
 	count(1, webhook.Attempt{Result: webhook.ResultFailed, ResponseStatus: 404})
 	count(1, webhook.Attempt{Result: webhook.ResultFailed, Error: webhook.ErrorBlocked})
-	got := failedResponses(&s, "acme", "")
+	got := failedResponses(&s, "acme")
 	want := []struct{ answer, state, href string }{
 		{"timeout", "retryable", "/deliveries?filter[error]=timeout&program=acme"},
 		{"503", "retryable", "/deliveries?filter[response_status]=503&program=acme"},

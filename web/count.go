@@ -26,14 +26,30 @@ func shownOf(shown, total int, noun string) string {
 
 // countedOf formats a count of [record.Totals] with its noun.
 func countedOf(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	if stem, ok := strings.CutSuffix(noun, "ry"); ok {
-		noun = stem + "rie" // deliveries
-	}
-	return counted(n) + " " + noun + "s"
+	return countWord(n, counted(n), noun)
 }
+
+// countWord formats a number with its noun.
+func countWord(n int, written, noun string) string {
+	if n != 1 {
+		if stem, ok := strings.CutSuffix(noun, "y"); ok {
+			noun = stem + "ie"
+		}
+		noun += "s"
+	}
+	return written + " " + noun
+}
+
+// numbered formats an exact number with its noun.
+func numbered[T int | int64](n T, noun string) string {
+	return countWord(int(n), ui.Number(int64(n)), noun)
+}
+
+// deliveriesOf formats a number of deliveries.
+func deliveriesOf(n int) string { return numbered(n, "delivery") }
+
+// eventCount formats a number of events.
+func eventCount(n int64) string { return numbered(n, "event") }
 
 // atLeast formats a number that may be a lower bound.
 func atLeast(n int, more bool) string {
@@ -54,14 +70,6 @@ func newEvents(s *record.SubscriptionSummary) string {
 	return countWord(s.WaitingEvents, atLeast(s.WaitingEvents, s.WaitingMore), "new event")
 }
 
-// deliveryCount formats a number of waiting deliveries.
-func deliveryCount(n int) string {
-	if n == 1 {
-		return "1 delivery"
-	}
-	return counted(n) + " deliveries"
-}
-
 // capitalized returns a text with its first letter in upper case.
 func capitalized(s string) string {
 	if s == "" {
@@ -73,11 +81,4 @@ func capitalized(s string) string {
 // lossSummary describes how many events were lost.
 func lossSummary(t record.LossTotals) string {
 	return eventCount(t.Events) + " of " + countedOf(t.Subscriptions, "subscription")
-}
-
-func eventCount(n int64) string {
-	if n == 1 {
-		return "1 event"
-	}
-	return ui.Number(n) + " events"
 }

@@ -76,14 +76,6 @@ func skipText(s webhook.BulkSkip) string {
 	return s.Text()
 }
 
-// deliveriesOf formats a number of deliveries.
-func deliveriesOf(n int) string {
-	if n == 1 {
-		return "1 delivery"
-	}
-	return ui.Number(int64(n)) + " deliveries"
-}
-
 // matching formats how many deliveries match.
 func matching(n int) string {
 	if n == 1 {

@@ -94,16 +94,11 @@ func (h *deliveryPages) histogram(r *request, v *ui.Listing) (c *ui.Chart, rest 
 	if _, ok := q.Ranges["created_at"]; !ok {
 		name += ", last 24 h"
 	}
-	c = &ui.Chart{ID: "histogram", Name: name, StepName: "From", Pick: v.TimeField(), Series: []ui.Series{
-		{Name: "Success", State: "success"}, {Name: "Failed, can be retried", State: "retryable"}, {Name: "Failed, not retried", State: "failed"},
-	}}
+	c = &ui.Chart{ID: "histogram", Name: name, StepName: "From", Pick: v.TimeField(), Series: resultSeries(all)}
 	for i := range all {
 		s := &all[i]
 		c.Labels = append(c.Labels, s.At.In(r.clock.Location()).Format(form))
 		c.Links = append(c.Links, v.WithTime(webhook.FormatTime(s.At), webhook.FormatTime(s.At.Add(step))))
-		for k, n := range []int64{s.Success, s.Retryable, s.Failed} {
-			c.Series[k].Values = append(c.Series[k].Values, float64(n))
-		}
 	}
 	return c, filters > 0, nil
 }

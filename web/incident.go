@@ -226,20 +226,9 @@ func waitingText(waiting int, more bool, failed int64) string {
 		parts = append(parts, countWord(waiting, atLeast(waiting, more), "event")+" waiting")
 	}
 	if failed > 0 {
-		parts = append(parts, countWord(int(failed), ui.Number(failed), "delivery")+" failed")
+		parts = append(parts, numbered(failed, "delivery")+" failed")
 	}
 	return strings.Join(parts, ", ")
-}
-
-// countWord formats a number with its noun.
-func countWord(n int, written, noun string) string {
-	if n != 1 {
-		if stem, ok := strings.CutSuffix(noun, "y"); ok {
-			noun = stem + "ie"
-		}
-		noun += "s"
-	}
-	return written + " " + noun
 }
 
 // closedByText describes how an incident was closed.
@@ -512,12 +501,7 @@ func failedOutcome(i *webhook.Incident) (text string, at time.Time) {
 	return failedText(i.Failed), time.Time{}
 }
 
-func failedText(n int64) string {
-	if n == 1 {
-		return "1 delivery failed permanently"
-	}
-	return ui.Number(n) + " deliveries failed permanently"
-}
+func failedText(n int64) string { return numbered(n, "delivery") + " failed permanently" }
 
 // where names the server of a group and its programs.
 func (g *incidentGroup) where() string {
@@ -546,13 +530,6 @@ func dash(is bool, number string) string {
 // firstProbe reports whether the n-th entry is the first probe of a timeline.
 func firstProbe(entries []timelineEntry, n int) bool {
 	return entries[n].Probe != nil && !slices.ContainsFunc(entries[:n], func(e timelineEntry) bool { return e.Probe != nil })
-}
-
-func earlierProbes(n int) string {
-	if n == 1 {
-		return "1 earlier probe failed"
-	}
-	return ui.Number(int64(n)) + " earlier probes failed"
 }
 
 // resentEvents describes what was resent.

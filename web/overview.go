@@ -60,12 +60,12 @@ func (h *overviewPages) show(r *request) (response, error) {
 	if o.hour, err = h.lastHour(ctx, r); err != nil {
 		return response{}, err
 	}
-	if o.day, err = h.readStats(ctx, r.clock, r.program, "", record.StatHour, 24); err != nil {
+	if o.day, err = h.readStats(ctx, r.clock, r.program); err != nil {
 		return response{}, err
 	}
 	for _, g := range o.incidents.groups {
 		for n := range g.all {
-			o.day.results.MarkAt(g.all[n].OpenedAt, o.day.begin, o.day.span, incidentMark(&g.all[n].Incident))
+			o.day.results.MarkAt(g.all[n].OpenedAt, o.day.begin, record.StatHour, incidentMark(&g.all[n].Incident))
 		}
 	}
 	if h.cfg.Backlog != nil {
@@ -100,13 +100,10 @@ func (h *overviewPages) show(r *request) (response, error) {
 }
 
 // lastHour returns the results of the attempts of the last 60 minutes.
-func (h *overviewPages) lastHour(ctx context.Context, r *request) (total webhook.Stat, err error) {
-	end := r.clock.Now.UTC().Truncate(record.StatMinute).Add(record.StatMinute)
-	stats, err := h.store.Figures().Stats(ctx, r.program, "", record.StatMinute, end.Add(-time.Hour), end)
-	for i := range stats {
-		total.Add(&stats[i])
-	}
-	return total, err
+func (h *overviewPages) lastHour(ctx context.Context, r *request) (webhook.Stat, error) {
+	from, to := record.LastHour(r.clock.Now)
+	stats, err := h.store.Figures().Stats(ctx, r.program, "", record.StatMinute, from, to)
+	return statSum(stats), err
 }
 
 // headline is the conclusion of the page.

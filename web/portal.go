@@ -370,7 +370,7 @@ func (h *portalPages) readOverview(r *request, o *portalOverview, q *webhook.Lis
 		open[i].ErrorFact = "" // for admins only
 		o.incidents[open[i].SubscriptionID] = &open[i]
 	}
-	o.day, err = h.readStats(ctx, r.clock, r.program, "", record.StatHour, statHours)
+	o.day, err = h.readStats(ctx, r.clock, r.program)
 	return err
 }
 

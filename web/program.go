@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"service/store"
-	"service/store/record"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -128,7 +127,7 @@ func (h *programPages) show(r *request, program *webhook.Program) (response, err
 		if v.incidents, err = h.readOpenIncidents(ctx, id, overviewIncidents, overviewRows); err != nil {
 			return response{}, err
 		}
-		if v.stats, err = h.readStats(ctx, r.clock, id, "", record.StatHour, 24); err != nil {
+		if v.stats, err = h.readStats(ctx, r.clock, id); err != nil {
 			return response{}, err
 		}
 		if h.cfg.Backlog != nil {

@@ -424,9 +424,9 @@ func owedCounts(f ui.Frame, p *reconciliation) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var19 string
-			templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs("The newest " + eventsOf(int64(p.counts.Total)) + " are counted. ")
+			templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs("The newest " + eventCount(int64(p.counts.Total)) + " are counted. ")
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/reconciliation.templ`, Line: 95, Col: 72}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/reconciliation.templ`, Line: 95, Col: 74}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var19))
 			if templ_7745c5c3_Err != nil {
@@ -455,9 +455,9 @@ func owedCounts(f ui.Frame, p *reconciliation) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var21 string
-			templ_7745c5c3_Var21, templ_7745c5c3_Err = templ.JoinStringErrs("The newest " + eventsOf(int64(p.counts.Total)) + " are counted. Choose a shorter time for exact numbers.")
+			templ_7745c5c3_Var21, templ_7745c5c3_Err = templ.JoinStringErrs("The newest " + eventCount(int64(p.counts.Total)) + " are counted. Choose a shorter time for exact numbers.")
 			if templ_7745c5c3_Err != nil {
-				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/reconciliation.templ`, Line: 99, Col: 114}
+				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/reconciliation.templ`, Line: 99, Col: 116}
 			}
 			_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var21))
 			if templ_7745c5c3_Err != nil {

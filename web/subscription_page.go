@@ -178,7 +178,7 @@ func (p *subscriptionPage) resending() *webhook.Replay {
 
 // resentText describes what a replay has resent: 5 events resent in 1 delivery.
 func (p *subscriptionPage) resentText(r *webhook.Replay) string {
-	text := eventsOf(r.EventsSent) + " resent in " + deliveriesOf(int(r.Deliveries))
+	text := eventCount(r.EventsSent) + " resent in " + deliveriesOf(int(r.Deliveries))
 	if r.Status == webhook.ReplayRunning {
 		text += " so far"
 	}
@@ -265,55 +265,25 @@ func (p *subscriptionPage) stats() []webhook.Stat {
 // charts draws the statistics of the shown period: results, success rate, latency.
 func (p *subscriptionPage) charts(c ui.Clock) (results, success, latencies *ui.Chart) {
 	all := p.stats()
-	labels, links := make([]string, len(all)), make([]string, len(all))
-	form := "15:04"
-	step := "Hour from"
+	form, step := "15:04", "Hour from"
 	if p.shown == "7d" {
 		form, step = "Mon 2 Jan 15:04", "Six hours from"
 	}
-	n := len(all)
-	column := func(of func(s *webhook.Stat) float64) []float64 {
-		values := make([]float64, n)
-		for i := range all {
-			values[i] = of(&all[i])
-		}
-		return values
-	}
+	labels, links := stepLabels(c, all, form, "", p.ID)
+	rates := make([]float64, len(all))
 	for i := range all {
-		labels[i] = all[i].At.In(c.Location()).Format(form)
-		if all[i].Total() > 0 {
-			links[i] = deliveriesIn("", p.ID, all[i].At, all[i].Span)
+		rates[i] = math.NaN()
+		if share, ok := all[i].SuccessRate(); ok {
+			rates[i] = math.Round(share*100*10) / 10
 		}
 	}
-	results = &ui.Chart{ID: "results", Name: "Attempts by result", StepName: step, Labels: labels, Links: links, Series: []ui.Series{
-		{Name: "Success", State: "success", Values: column(func(s *webhook.Stat) float64 { return float64(s.Success) })},
-		{Name: "Failed, can be retried", State: "retryable", Values: column(func(s *webhook.Stat) float64 { return float64(s.Retryable) })},
-		{Name: "Failed, not retried", State: "failed", Values: column(func(s *webhook.Stat) float64 { return float64(s.Failed) })},
-	}}
-	success = &ui.Chart{ID: "success-rate", Max: 100, Name: "Success rate", StepName: step, Labels: labels, Links: links, Series: []ui.Series{
-		{Name: "Success", State: "success", Values: column(func(s *webhook.Stat) float64 {
-			if share, ok := s.SuccessRate(); ok {
-				return share * 100
-			}
-			return math.NaN()
-		})},
-	}, Format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) + " %" }}
-	for i, v := range success.Series[0].Values {
-		success.Series[0].Values[i] = math.Round(v*10) / 10
-	}
-	quantile := func(q float64) []float64 {
-		return column(func(s *webhook.Stat) float64 {
-			if t, ok := s.Durations.Quantile(q); ok {
-				return float64(t) / float64(time.Millisecond)
-			}
-			return math.NaN()
-		})
-	}
+	results = &ui.Chart{ID: "results", Name: "Attempts by result", StepName: step, Labels: labels, Links: links, Series: resultSeries(all)}
+	success = &ui.Chart{ID: "success-rate", Max: 100, Name: "Success rate", StepName: step, Labels: labels, Links: links,
+		Series: []ui.Series{{Name: "Success", State: "success", Values: rates}},
+		Format: func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) + " %" }}
 	latencies = &ui.Chart{ID: "latency", Name: "Latency", StepName: step, Labels: labels, Links: links, Log: true,
-		Series: []ui.Series{{Name: "p50", State: "", Values: quantile(0.5)}, {Name: "p95", State: "", Values: quantile(0.95)},
-			{Name: "p99", State: "", Values: quantile(0.99)}},
-		Format: func(v float64) string { return ui.Latency(time.Duration(v * float64(time.Millisecond))) }}
-	if i := p.incident; i != nil && i.Open() && n > 0 {
+		Series: durationSeries(all, 50, 95, 99), Format: chartTime}
+	if i := p.incident; i != nil && i.Open() && len(all) > 0 {
 		for _, chart := range []*ui.Chart{results, success, latencies} {
 			chart.MarkAt(i.OpenedAt, all[0].At, all[0].Span, incidentMark(i))
 		}

@@ -2798,9 +2798,9 @@ func replayLine(f ui.Frame, r *webhook.Replay) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				var templ_7745c5c3_Var124 string
-				templ_7745c5c3_Var124, templ_7745c5c3_Err = templ.JoinStringErrs(eventsOf(r.EventsSent))
+				templ_7745c5c3_Var124, templ_7745c5c3_Err = templ.JoinStringErrs(eventCount(r.EventsSent))
 				if templ_7745c5c3_Err != nil {
-					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_page.templ`, Line: 555, Col: 27}
+					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_page.templ`, Line: 555, Col: 29}
 				}
 				_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var124))
 				if templ_7745c5c3_Err != nil {
@@ -2941,13 +2941,6 @@ func progressOf(r *webhook.Replay) int64 {
 		return 1
 	}
 	return r.Scanned
-}
-
-func eventsOf(n int64) string {
-	if n == 1 {
-		return "1 event"
-	}
-	return ui.Number(n) + " events"
 }
 
 var _ = templruntime.GeneratedTemplate

@@ -145,7 +145,7 @@ func (h *accountPages) revokeSession(r *request) (response, error) {
 	if id == r.session.ID {
 		return response{location: "/sign-in", cookies: []*http.Cookie{h.sessions.cookie(sessionCookie, "", -1)}}, nil
 	}
-	return response{location: "/account#sessions", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Session revoked."}}, nil
+	return done("/account#sessions", "Session revoked.")
 }
 
 // signOutEverywhere ends all sessions of the admin, including the current one.

@@ -145,10 +145,17 @@ type adminView struct {
 	signInHint string // why a way to sign in cannot be used now, "" when each can
 }
 
-func (h *adminPages) find(r *request) (*adminView, error) {
+// get reads the admin of the path.
+func (h *adminPages) get(r *request) (webhook.Admin, error) {
 	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
+	return a, asProblem(err)
+}
+
+// find is get with what the page shows.
+func (h *adminPages) find(r *request) (*adminView, error) {
+	a, err := h.get(r)
 	if err != nil {
-		return nil, asProblem(err)
+		return nil, err
 	}
 	v := &adminView{Admin: a, own: r.session.ID, provider: h.providerName()}
 	switch {
@@ -182,30 +189,19 @@ func (h *adminPages) setRole(r *request) (response, error) {
 		}
 		return sw.Audit(r.entry(webhook.ActionAdminRole, "", before.ID, before.Email+": from "+string(before.Role)+" to "+string(role)))
 	})
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: adminPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: before.Email + " now has the role " + string(role) + "."}}, nil
+	return saved(err, adminPath(before.ID), before.Email+" now has the role "+string(role)+".")
 }
 
 // endSessions ends all sessions of an admin.
-func (h *adminPages) endSessions(r *request) (response, error) {
-	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
+func (h *adminPages) endSessions(r *request, a webhook.Admin) (response, error) {
 	ended := 0
-	if err == nil {
-		err = h.store.Write(r, func(sw store.Write) (err error) {
-			if ended, err = sw.Sessions().EndAll(a.ID, ""); err != nil {
-				return err
-			}
-			return sw.Audit(r.entry(webhook.ActionSessionEnd, "", a.ID, "of "+a.Email+": "+webhook.Count(ended, "session")))
-		})
-	}
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: adminPath(a.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Ended " + webhook.Count(ended, "session") + " of " + a.Email + "."}}, nil
+	err := h.store.Write(r, func(sw store.Write) (err error) {
+		if ended, err = sw.Sessions().EndAll(a.ID, ""); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionSessionEnd, "", a.ID, "of "+a.Email+": "+webhook.Count(ended, "session")))
+	})
+	return saved(err, adminPath(a.ID), "Ended "+webhook.Count(ended, "session")+" of "+a.Email+".")
 }
 
 func (h *adminPages) confirmRemove(r *request, v *adminView) (response, error) {
@@ -213,20 +209,14 @@ func (h *adminPages) confirmRemove(r *request, v *adminView) (response, error) {
 }
 
 // remove removes an admin, with all sessions.
-func (h *adminPages) remove(r *request) (response, error) {
-	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
-	if err == nil {
-		err = h.store.Write(r, func(sw store.Write) error {
-			if _, err := sw.Admins().Remove(a.Email); err != nil {
-				return err
-			}
-			return sw.Audit(r.entry(webhook.ActionAdminRemove, "", a.ID, a.Email))
-		})
-	}
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: "/admins", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Removed " + a.Email + "."}}, nil
+func (h *adminPages) remove(r *request, a webhook.Admin) (response, error) {
+	err := h.store.Write(r, func(sw store.Write) error {
+		if _, err := sw.Admins().Remove(a.Email); err != nil {
+			return err
+		}
+		return sw.Audit(r.entry(webhook.ActionAdminRemove, "", a.ID, a.Email))
+	})
+	return saved(err, "/admins", "Removed "+a.Email+".")
 }
 
 // checkNewPassword returns the validations of a new password and its repetition.

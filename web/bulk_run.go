@@ -176,8 +176,7 @@ func (h *bulkRunPages) cancel(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: runPath(id), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Run cancelled. Deliveries that it already processed are not reverted."}}, nil
+	return done(runPath(id), "Run cancelled. Deliveries that it already processed are not reverted.")
 }
 
 // list shows the newest runs.

@@ -137,8 +137,7 @@ func (h *channelPages) create(r *request) (response, error) {
 	if c.Kind == webhook.ChannelWebhook {
 		return response{page: channelSecretPage(h.frame(r, "Alert channel created"), &c), secret: true}, nil
 	}
-	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Channel created. Send a test alert to check it."}}, nil
+	return done(channelPath(c.ID), "Channel created. Send a test alert to check it.")
 }
 
 // channelDetail describes a channel for the audit log.
@@ -200,7 +199,7 @@ func (h *channelPages) update(r *request, c webhook.AlertChannel) (response, err
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: channelPath(c.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Channel saved."}}, nil
+	return done(channelPath(c.ID), "Channel saved.")
 }
 
 // test sends a test alert, and waits for its result.
@@ -262,7 +261,7 @@ func (h *channelPages) delete(r *request, c webhook.AlertChannel) (response, err
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: "/alerts", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Channel deleted."}}, nil
+	return done("/alerts", "Channel deleted.")
 }
 
 // channelKinds are the options of the field Kind.

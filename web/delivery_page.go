@@ -583,12 +583,8 @@ func (h *deliveryPages) redeliver(r *request, d *deliveryRecord) (response, erro
 		again, err = sw.Deliveries().Redeliver(d.ProgramID, d.SubscriptionID, d.ID, r.actor())
 		return err
 	})
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: deliveryPath(again.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: webhook.Count(len(d.Events), "event") + " resent in 1 delivery: this one. It is sent as soon as the limits on deliveries in " +
-			"flight allow."}}, nil
+	return saved(err, deliveryPath(again.ID), webhook.Count(len(d.Events), "event")+" resent in 1 delivery: this one. It is sent as "+
+		"soon as the limits on deliveries in flight allow.")
 }
 
 func (h *deliveryPages) confirmCancel(r *request, d *deliveryRecord) (response, error) {
@@ -599,14 +595,11 @@ func (h *deliveryPages) cancel(r *request, d *deliveryRecord) (response, error) 
 	err := h.store.Write(r, func(sw store.Write) error {
 		return sw.Deliveries().Cancel(d.ProgramID, d.SubscriptionID, d.ID, r.actor())
 	})
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
 	text := "Delivery cancelled. It will not be sent again."
 	if d.Splitting {
 		text = "Cancelled. The events that had not been sent again will not be."
 	}
-	return response{location: deliveryPath(d.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: text}}, nil
+	return saved(err, deliveryPath(d.ID), text)
 }
 
 // snippet is code that verifies a delivery in one language.

@@ -357,11 +357,8 @@ func (h *eventPages) erase(r *request) (response, error) {
 		e, err = sw.EraseEvent(r.PathValue("program"), r.PathValue("id"), r.actor())
 		return err
 	})
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: eventPath(e.ProgramID, e.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Payload erased. Copies in responses and in free space are removed in the background."}}, nil
+	return saved(err, eventPath(e.ProgramID, e.ID),
+		"Payload erased. Copies in responses and in free space are removed in the background.")
 }
 
 // maxPublishForm bounds the publish form: an event whose bytes may each be encoded as three.

@@ -75,11 +75,7 @@ func (h *adminPages) revokeInvitation(r *request) (response, error) {
 		}
 		return sw.Audit(r.entry(webhook.ActionAdminRevokeInvitation, "", in.ID, in.Email+" as "+string(in.Role)))
 	})
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: "/admins", note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Revoked the invitation of " + in.Email + ". Its link no longer works."}}, nil
+	return saved(err, "/admins", "Revoked the invitation of "+in.Email+". Its link no longer works.")
 }
 
 // acceptForm is the form that an invited person fills in.

@@ -422,34 +422,19 @@ func (h *accountPages) createPasskey(r *request) (response, error) {
 		}
 		return sw.Audit(r.entry(webhook.ActionPasskeyCreate, "", p.ID, p.Name))
 	})
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	note := &ui.Note{Kind: ui.NoteSuccess, Text: "Passkey added. You can now sign in with it."}
-	return response{location: "/account#passkeys", note: note}, nil
+	return saved(err, "/account#passkeys", "Passkey added. You can now sign in with it.")
 }
 
 // removePasskey removes a passkey of the signed-in admin.
 func (h *accountPages) removePasskey(r *request) (response, error) {
 	p, err := h.endPasskey(r, r.session.AdminID, "")
-	if err != nil {
-		return response{}, err
-	}
-	return response{location: "/account#passkeys", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Removed the passkey " + p.Name + "."}}, nil
+	return saved(err, "/account#passkeys", "Removed the passkey "+p.Name+".")
 }
 
 // removePasskey removes a passkey of another admin.
-func (h *adminPages) removePasskey(r *request) (response, error) {
-	a, _, err := h.store.Admins().Get(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return response{}, asProblem(err)
-	}
+func (h *adminPages) removePasskey(r *request, a webhook.Admin) (response, error) {
 	p, err := h.endPasskey(r, a.ID, " of "+a.Email)
-	if err != nil {
-		return response{}, err
-	}
-	return response{location: adminPath(a.ID) + "#passkeys", note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Removed the passkey " + p.Name + " of " + a.Email + "."}}, nil
+	return saved(err, adminPath(a.ID)+"#passkeys", "Removed the passkey "+p.Name+" of "+a.Email+".")
 }
 
 // endPasskey removes the passkey of the path. Sessions that it began continue.
@@ -460,8 +445,5 @@ func (h *site) endPasskey(r *request, adminID, of string) (p webhook.Passkey, er
 		}
 		return sw.Audit(r.entry(webhook.ActionPasskeyRemove, "", p.ID, p.Name+of))
 	})
-	if err != nil {
-		return p, unavailable(asProblem(err))
-	}
-	return p, nil
+	return p, err
 }

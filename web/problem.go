@@ -8,6 +8,7 @@ import (
 
 	"service/store"
 	"service/web/hashing"
+	"service/web/ui"
 	"service/webhook"
 )
 
@@ -65,6 +66,19 @@ func unavailable(err error) error {
 			"Nothing was changed. Another instance may have taken over. Try again when the bucket is reachable."
 	}
 	return p
+}
+
+// done is the response to a form: a redirect with a note of what was done.
+func done(location, text string) (response, error) {
+	return response{location: location, note: &ui.Note{Kind: ui.NoteSuccess, Text: text}}, nil
+}
+
+// saved is done after a write; err says why nothing was changed.
+func saved(err error, location, text string) (response, error) {
+	if err != nil {
+		return response{}, unavailable(asProblem(err))
+	}
+	return done(location, text)
 }
 
 // isCallerError reports whether err is a *webhook.Error, a mistake of the caller.

@@ -234,11 +234,7 @@ func (h *programPages) create(r *request) (response, error) {
 	if f.errors = ui.FieldErrors(err, programFields); f.errors != nil {
 		return response{page: programFormPage(h.frame(r, "New program"), f), status: http.StatusUnprocessableEntity}, nil
 	}
-	if err != nil {
-		return response{}, unavailable(err)
-	}
-	return response{location: programPath(f.id), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Program created. Create a token next: the backend publishes events with it."}}, nil
+	return saved(err, programPath(f.id), "Program created. Create a token next: the backend publishes events with it.")
 }
 
 func (h *programPages) editForm(r *request, p *webhook.Program) (response, error) {
@@ -272,10 +268,7 @@ func (h *programPages) update(r *request, p *webhook.Program) (response, error) 
 	if f.errors = ui.FieldErrors(err, programFields); f.errors != nil {
 		return response{page: programFormPage(h.frame(r, "Edit program "+p.ID), f), status: http.StatusUnprocessableEntity}, nil
 	}
-	if err != nil {
-		return response{}, unavailable(err)
-	}
-	return response{location: programPath(p.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Program saved. New limits apply at once."}}, nil
+	return saved(err, programPath(p.ID), "Program saved. New limits apply at once.")
 }
 
 // programErasure is the form that confirms the erasure of a program.
@@ -314,13 +307,7 @@ func (h *programPages) erase(r *request, e *programErasure) (response, error) {
 		_, err := sw.Programs().Erase(e.ID, r.actor())
 		return err
 	})
-	if isCallerError(err) {
-		return response{}, asProblem(err)
-	} else if err != nil {
-		return response{}, unavailable(err)
-	}
-	return response{location: "/programs", note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Erasing program " + e.ID + ": its tokens are invalid, and nothing more is sent."}}, nil
+	return saved(err, "/programs", "Erasing program "+e.ID+": its tokens are invalid, and nothing more is sent.")
 }
 
 // programBadge returns the state of a program for [ui.StateBadge], and its word.

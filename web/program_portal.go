@@ -94,10 +94,7 @@ func (h *programPortalPages) saveOrigins(r *request, p *programPortal) (response
 		}
 		return err
 	})
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: programPortalPath(p.program.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Saved."}}, nil
+	return saved(err, programPortalPath(p.program.ID), "Saved.")
 }
 
 // end ends all sessions and links of the portal.
@@ -114,9 +111,6 @@ func (h *programPortalPages) end(r *request) (response, error) {
 		return sw.Audit(r.entry(webhook.ActionPortalSessionEnd, id, id, webhook.Count(int(sessions), "session")+", "+
 			webhook.Count(int(links), "link")))
 	})
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: programPortalPath(id), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Ended " + webhook.Count(int(sessions), "session") + " and " + webhook.Count(int(links), "link") + "."}}, nil
+	return saved(err, programPortalPath(id),
+		"Ended "+webhook.Count(int(sessions), "session")+" and "+webhook.Count(int(links), "link")+".")
 }

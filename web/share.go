@@ -66,15 +66,11 @@ func sharedOutcome(a *webhook.Attempt) string {
 }
 
 // share creates a link to a delivery, and shows it once.
-func (h *deliveryPages) share(r *request) (response, error) {
-	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
-	if err != nil {
-		return response{}, asProblem(err)
-	}
+func (h *deliveryPages) share(r *request, d *deliveryRecord) (response, error) {
 	var sh webhook.Share
 	var code string
-	err = h.store.Write(r, func(sw store.Write) (err error) {
-		sh, code, err = sw.Deliveries().Share(view.ProgramID, view.ID, r.actor())
+	err := h.store.Write(r, func(sw store.Write) (err error) {
+		sh, code, err = sw.Deliveries().Share(d.ProgramID, d.ID, r.actor())
 		return err
 	})
 	if err != nil {
@@ -85,16 +81,7 @@ func (h *deliveryPages) share(r *request) (response, error) {
 }
 
 // revokeShare ends a link to a delivery.
-func (h *deliveryPages) revokeShare(r *request) (response, error) {
-	view, err := h.store.Deliveries().View(r.Context(), r.PathValue("id"))
-	if err == nil {
-		err = h.store.Write(r, func(sw store.Write) error {
-			return sw.Shares().Revoke(view.ID, r.PathValue("share"), r.actor())
-		})
-	}
-	if err != nil {
-		return response{}, unavailable(asProblem(err))
-	}
-	return response{location: deliveryPath(view.ID) + "#shares", note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Link revoked. It no longer works."}}, nil
+func (h *deliveryPages) revokeShare(r *request, d *deliveryRecord) (response, error) {
+	err := h.store.Write(r, func(sw store.Write) error { return sw.Shares().Revoke(d.ID, r.PathValue("share"), r.actor()) })
+	return saved(err, deliveryPath(d.ID)+"#shares", "Link revoked. It no longer works.")
 }

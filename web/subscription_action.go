@@ -118,7 +118,7 @@ func (h *subscriptionPages) resume(r *request, u *record.SubscriptionView) (resp
 		"Subscription resumed. New events are delivered. You can replay the events that it missed.")
 }
 
-func (h *subscriptionPages) setActive(r *request, u *record.SubscriptionView, active bool, done string) (response, error) {
+func (h *subscriptionPages) setActive(r *request, u *record.SubscriptionView, active bool, text string) (response, error) {
 	err := h.store.Write(r, func(sw store.Write) error {
 		_, err := sw.Subscriptions().Update(u.ProgramID, u.ID, &webhook.SubscriptionFields{Active: &active}, r.actor())
 		return err
@@ -126,7 +126,7 @@ func (h *subscriptionPages) setActive(r *request, u *record.SubscriptionView, ac
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: done}}, nil
+	return done(subscriptionPath(u.ID), text)
 }
 
 // confirmRotate shows the effects of a secret rotation.
@@ -294,8 +294,7 @@ func (h *subscriptionPages) createReplay(r *request, u *record.SubscriptionView)
 	if form.Get("only") == string(webhook.ReplayFailed) {
 		text = "The events of the failed deliveries are being resent by a replay, listed below."
 	}
-	return response{location: subscriptionPath(u.ID) + "#replays", note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: text + " It continues in the background, even after a restart of the service."}}, nil
+	return done(subscriptionPath(u.ID)+"#replays", text+" It continues in the background, even after a restart of the service.")
 }
 
 func (h *subscriptionPages) cancelReplay(r *request, u *record.SubscriptionView) (response, error) {
@@ -330,8 +329,7 @@ func (h *subscriptionPages) delete(r *request, u *record.SubscriptionView) (resp
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess,
-		Text: "Subscription deleted. It receives nothing more."}}, nil
+	return done(subscriptionPath(u.ID), "Subscription deleted. It receives nothing more.")
 }
 
 // parseTime reads a time as the clock renders it; zero if it is invalid.

@@ -417,7 +417,7 @@ func (h *subscriptionPages) update(r *request, u *record.SubscriptionView) (resp
 	if err != nil {
 		return response{}, err
 	}
-	return response{location: subscriptionPath(u.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Saved."}}, nil
+	return done(subscriptionPath(u.ID), "Saved.")
 }
 
 // renderStale shows the form again with the visitor's input and the current values of the record.

@@ -9,7 +9,6 @@ import (
 	"service/store"
 	"service/store/doctor"
 	"service/store/record"
-	"service/web/ui"
 	"service/webhook"
 )
 
@@ -158,7 +157,7 @@ func (h *systemPages) releaseHold(r *request) (response, error) {
 	if err != nil {
 		return response{}, asProblem(err)
 	}
-	return response{location: "/system", note: &ui.Note{Kind: ui.NoteSuccess, Text: "Deliveries resumed."}}, nil
+	return done("/system", "Deliveries resumed.")
 }
 
 // spacedUnit formats a duration for pages: 30 d for 30d. It returns any other flag value unchanged.

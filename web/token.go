@@ -214,11 +214,7 @@ func (h *tokenPages) revoke(r *request, before webhook.Token) (response, error) 
 		_, err := sw.Tokens().Revoke(before.ID, r.actor())
 		return err
 	})
-	if err != nil {
-		return response{}, unavailable(err)
-	}
-	return response{location: tokenPath(before.ID), note: &ui.Note{Kind: ui.NoteSuccess, Text: "Token revoked. Requests with it get 401."}},
-		nil
+	return saved(err, tokenPath(before.ID), "Token revoked. Requests with it get 401.")
 }
 
 // tokenProgram names the program of a token.

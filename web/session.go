@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"time"
@@ -21,22 +20,18 @@ const (
 	maxLinks = 32
 )
 
-// find sets the session of r and reports whether there is one. It records the use of the session.
-func (s *sessions) find(r *request) (bool, error) {
-	return s.findBy(r, s.store.Sessions().Get)
-}
-
-// findUnnoted is find without recording the use.
-func (s *sessions) findUnnoted(r *request) (bool, error) {
-	return s.findBy(r, s.store.Sessions().GetUnseen)
-}
-
-func (s *sessions) findBy(r *request, find func(context.Context, string) (webhook.Session, bool, error)) (bool, error) {
+// find sets the session of r and reports whether there is one. It records the use of the session if
+// used is set.
+func (s *sessions) find(r *request, used bool) (bool, error) {
 	c, err := r.Cookie(s.cookieName(sessionCookie))
 	if err != nil {
 		return false, nil
 	}
-	session, good, err := find(r.Context(), c.Value)
+	get := s.store.Sessions().GetUnseen
+	if used {
+		get = s.store.Sessions().Get
+	}
+	session, good, err := get(r.Context(), c.Value)
 	if err != nil || !good {
 		return false, err
 	}

@@ -42,30 +42,11 @@ func (w *Web) AdminsChanged(email string) {
 	w.pages.signIn.limiter.Reset(ratelimit.Try{Limit: adminLimit, Key: email})
 }
 
-// requireSession passes on requests with a session and redirects others to the sign-in form. A
-// background request of a page does not extend the session.
-func (h *signInPages) requireSession(do handler) handler {
+// requireSession passes on requests with a session and redirects others to the sign-in form. Neither a
+// background request of a page nor a path that only scripts request extends the session.
+func (h *signInPages) requireSession(kind routeKind, do handler) handler {
 	return func(r *request) (response, error) {
-		find := h.sessions.find
-		if r.isBackground() {
-			find = h.sessions.findUnnoted
-		}
-		found, err := find(r)
-		if err != nil {
-			return response{}, err
-		}
-		if !found {
-			return h.requireSignIn(r)
-		}
-		return do(r)
-	}
-}
-
-// requireSessionUnnoted is requireSession for paths that only scripts request: it never extends the
-// session.
-func (h *signInPages) requireSessionUnnoted(do handler) handler {
-	return func(r *request) (response, error) {
-		found, err := h.sessions.findUnnoted(r)
+		found, err := h.sessions.find(r, kind == pageRoute && !r.isBackground())
 		if err != nil {
 			return response{}, err
 		}
@@ -137,7 +118,7 @@ func (h *signInPages) renderSignIn(r *request, status int, s signInForm) respons
 // showSignIn shows the form, or redirects if there is a session.
 func (h *signInPages) showSignIn(r *request) (response, error) {
 	next := localPath(r.URL.Query().Get("next"), "/")
-	found, err := h.sessions.find(r)
+	found, err := h.sessions.find(r, true)
 	if err != nil {
 		return response{}, err
 	}
@@ -267,7 +248,7 @@ func (h *signInPages) signedIn(r *request, s signInForm, secret string) response
 
 // continueKept shows the kept form to a visitor who has signed in in another tab.
 func (h *signInPages) continueKept(r *request, s signInForm) (response, error) {
-	found, err := h.sessions.find(r)
+	found, err := h.sessions.find(r, true)
 	if err != nil {
 		return response{}, err
 	}

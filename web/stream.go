@@ -144,7 +144,7 @@ func (w *Web) follow(rw http.ResponseWriter, r *request, run func(*stream) error
 		// After a change of role the browser reconnects and receives what the new role may see.
 		role := r.session.Role
 		s.stillSignedIn = func() (bool, error) {
-			found, err := w.sessions.findUnnoted(r)
+			found, err := w.sessions.find(r, false)
 			return found && r.session.Role == role, err
 		}
 	}

@@ -265,7 +265,7 @@ const (
 func (w *Web) newMux() *http.ServeMux {
 	m := http.NewServeMux()
 	m.Handle(assets.Prefix, w.assets)
-	m.Handle("/", w.serve(w.pages.signIn.requireSession(notFound)))
+	m.Handle("/", w.serve(w.pages.signIn.requireSession(pageRoute, notFound)))
 	m.Handle(portalBase+"/", w.serve(w.pages.portal.require(reader, notFound)))
 	for _, t := range slices.Concat(w.routes(), w.portalRoutes()) {
 		m.Handle(t.path, w.serve(w.guard(t)))
@@ -287,9 +287,9 @@ func (w *Web) guard(t route) handler {
 	case t.role == reader || t.role == writer:
 		do = w.pages.portal.require(t.role, t.handle)
 	case t.kind == partRoute:
-		do = w.pages.signIn.requireSessionUnnoted(w.requireRole(t.role, t.handle))
+		do = w.pages.signIn.requireSession(partRoute, w.requireRole(t.role, t.handle))
 	default:
-		do = w.pages.signIn.requireSession(w.requireRole(t.role, w.withPrograms(t.handle)))
+		do = w.pages.signIn.requireSession(pageRoute, w.requireRole(t.role, w.withPrograms(t.handle)))
 	}
 	return func(r *request) (response, error) {
 		r.need = t.role
@@ -353,38 +353,18 @@ func (w *Web) routes() []route {
 
 		{"/{$}", viewer, pageRoute, by{get: p.overview.show}},
 		{"/status", viewer, partRoute, by{get: p.incidents.showStatus}},
-		{"/find", viewer, pageRoute, by{get: p.search.show}},
-		{"/find/suggest", viewer, partRoute, by{get: p.search.suggest}},
 
 		{"/incidents", viewer, pageRoute, by{get: p.incidents.list}},
 		{"/incidents/{id}", viewer, pageRoute, of(p.incidents.read, p.incidents.show, nil)},
 		{"/incidents/{id}/message", owner, pageRoute, of(p.incidents.read, nil, p.incidents.addPortalLink)},
 
-		{"/subscriptions", viewer, pageRoute, by{get: subs.list}},
 		{"/subscriptions/arrivals", viewer, partRoute,
 			by{get: subs.showNewRows(webhook.AllSubscriptionList, subs.arrived)}},
 		{"/subscriptions/export", viewer, pageRoute, by{get: subs.export}},
-		{"/subscriptions/new", operator, pageRoute, by{get: subs.newForm, post: subs.create}},
-		{"/subscriptions/check-url", operator, pageRoute, by{post: subs.checkURL}},
-		{"/subscriptions/filters", operator, pageRoute, by{post: subs.newFilters}},
-		{"/subscriptions/{id}", viewer, pageRoute, of(subs.find, subs.show, nil)},
-		{"/subscriptions/{id}/reconciliation", viewer, pageRoute, of(subs.find, subs.reconcile, nil)},
-		{"/subscriptions/{id}/reconciliation/export", viewer, pageRoute, of(subs.find, subs.exportOwed, nil)},
-		{"/subscriptions/{id}/edit", operator, pageRoute, of(subs.existing, subs.editForm, subs.update)},
-		{"/subscriptions/{id}/filters", operator, pageRoute, of(subs.existing, nil, subs.editedFilters)},
-		{"/subscriptions/{id}/ping", operator, pageRoute, of(subs.existing, nil, subs.ping)},
-		{"/subscriptions/{id}/probe", operator, pageRoute, of(subs.existing, nil, subs.probe)},
-		{"/subscriptions/{id}/test", operator, pageRoute, of(subs.existing, nil, subs.test)},
-		{"/subscriptions/{id}/pause", operator, pageRoute, of(subs.existing, nil, subs.pause)},
-		{"/subscriptions/{id}/resume", operator, pageRoute, of(subs.existing, nil, subs.resume)},
-		{"/subscriptions/{id}/rotate-secret", operator, pageRoute, of(subs.existing, subs.confirmRotate, subs.rotateSecret)},
-		{"/subscriptions/{id}/replay", operator, pageRoute, of(subs.existing, subs.newReplay, subs.createReplay)},
-		{"/subscriptions/{id}/replays/{replay}/cancel", operator, pageRoute, of(subs.existing, nil, subs.cancelReplay)},
-		{"/subscriptions/{id}/delete", operator, pageRoute, of(subs.existing, subs.confirmDelete, subs.delete)},
-	}, w.deliveryRoutes(), w.eventRoutes(), w.settingRoutes())
+	}, w.sharedRoutes(viewer, operator), w.deliveryRoutes(), w.settingRoutes())
 }
 
-// deliveryRoutes are the routes of deliveries and bulk runs.
+// deliveryRoutes are the routes of deliveries, bulk runs and events that only admins have.
 func (w *Web) deliveryRoutes() []route {
 	p := &w.pages
 	return []route{
@@ -398,36 +378,18 @@ func (w *Web) deliveryRoutes() []route {
 		{"/deliveries/cancel", operator, pageRoute, by{get: p.deliveries.confirmBulk(bulkCancel), post: p.deliveries.runBulk(bulkCancel)}},
 		{"/deliveries/redeliver/count", operator, partRoute, by{get: p.deliveries.countBulk(bulkRedeliver)}},
 		{"/deliveries/cancel/count", operator, partRoute, by{get: p.deliveries.countBulk(bulkCancel)}},
-		{"/deliveries/{id}", viewer, pageRoute, of(p.deliveries.read, p.deliveries.show, nil)},
-		{"/deliveries/{id}/stream", viewer, partRoute, of(p.deliveries.read, p.deliveries.stream, nil)},
-		{"/deliveries/{id}/body.json.txt", viewer, pageRoute, of(p.deliveries.read, p.deliveries.body, nil)},
 		{"/deliveries/{id}/attempts/{number}/body.txt", viewer, pageRoute, of(p.deliveries.read, p.deliveries.attemptBody, nil)},
-		{"/deliveries/{id}/redeliver", operator, pageRoute, of(p.deliveries.read, p.deliveries.confirmRedeliver, p.deliveries.redeliver)},
 		{"/deliveries/{id}/share", operator, pageRoute, of(p.deliveries.read, nil, p.deliveries.share)},
 		{"/deliveries/{id}/shares/{share}/revoke", operator, pageRoute, of(p.deliveries.read, nil, p.deliveries.revokeShare)},
-		{"/deliveries/{id}/cancel", operator, pageRoute, of(p.deliveries.read, p.deliveries.confirmCancel, p.deliveries.cancel)},
 
 		{"/bulk-runs", viewer, pageRoute, by{get: p.bulkRuns.list}},
 		{"/bulk-runs/{id}", viewer, pageRoute, of(p.bulkRuns.read, p.bulkRuns.show, nil)},
 		{"/bulk-runs/{id}/stream", viewer, partRoute, of(p.bulkRuns.read, p.bulkRuns.stream, nil)},
 		{"/bulk-runs/{id}/cancel", operator, pageRoute, by{post: p.bulkRuns.cancel}},
-	}
-}
 
-// eventRoutes are the routes of events and event types.
-func (w *Web) eventRoutes() []route {
-	p := &w.pages
-	return []route{
-		{"/events", viewer, pageRoute, by{get: p.events.list}},
-		{"/events/arrivals", viewer, partRoute, by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)}},
 		{"/events/export", viewer, pageRoute, by{get: p.events.export}},
 		{"/events/publish", operator, pageRoute, by{get: p.events.newForm, post: p.events.publish}.upTo(maxPublishForm)},
-		{"/events/{program}/{id}", viewer, pageRoute, by{get: p.events.show}},
 		{"/events/{program}/{id}/erase", operator, pageRoute, by{get: p.events.confirmErase, post: p.events.erase}},
-		{"/events/{program}/{id}/body.json.txt", viewer, pageRoute, by{get: p.events.body}},
-
-		{"/event-types", viewer, pageRoute, by{get: p.eventTypes.list}},
-		{"/event-types/{name}", viewer, pageRoute, by{get: p.eventTypes.show}},
 	}
 }
 
@@ -485,59 +447,64 @@ func (w *Web) settingRoutes() []route {
 	}
 }
 
-// portalRoutes are the routes of the portal. Most match an admin route, limited to one program.
+// portalRoutes are the routes of the portal: its own, and those that match an admin route, limited to
+// one program.
 func (w *Web) portalRoutes() []route {
-	p, subs := &w.pages, w.pages.subscriptions
-	all := []route{
+	p := &w.pages
+	all := append([]route{
 		{"/link/{code}", anyone, pageRoute, by{get: p.portal.showLink, post: p.portal.useLink}},
 		{"/{$}", reader, pageRoute, by{get: p.portal.overview}},
-		{"/find", reader, pageRoute, by{get: p.search.show}},
-		{"/find/suggest", reader, partRoute, by{get: p.search.suggest}},
 		{"/sign-out", reader, pageRoute, by{post: p.portal.signOut}},
 		{"/preferences", reader, pageRoute, by{post: p.portal.savePreferences}},
 		{"/verify", reader, pageRoute, by{get: p.portal.verify}},
-	}
+		{"/deliveries", reader, pageRoute, by{get: p.deliveries.listOfProgram}},
+	}, w.sharedRoutes(reader, writer)...)
 	for i := range all {
 		all[i].path = portalBase + all[i].path
 	}
-	all = append(all, route{portalBase, reader, pageRoute, by{get: p.portal.overview}})
-	shared := []route{
-		{"/subscriptions", reader, pageRoute, by{get: subs.list}},
-		{"/subscriptions/new", writer, pageRoute, by{get: subs.newForm, post: subs.create}},
-		{"/subscriptions/check-url", writer, pageRoute, by{post: subs.checkURL}},
-		{"/subscriptions/filters", writer, pageRoute, by{post: subs.newFilters}},
-		{"/subscriptions/{id}", reader, pageRoute, of(subs.find, subs.show, nil)},
-		{"/subscriptions/{id}/reconciliation", reader, pageRoute, of(subs.find, subs.reconcile, nil)},
-		{"/subscriptions/{id}/reconciliation/export", reader, pageRoute, of(subs.find, subs.exportOwed, nil)},
-		{"/subscriptions/{id}/edit", writer, pageRoute, of(subs.existing, subs.editForm, subs.update)},
-		{"/subscriptions/{id}/filters", writer, pageRoute, of(subs.existing, nil, subs.editedFilters)},
-		{"/subscriptions/{id}/ping", writer, pageRoute, of(subs.existing, nil, subs.ping)},
-		{"/subscriptions/{id}/probe", writer, pageRoute, of(subs.existing, nil, subs.probe)},
-		{"/subscriptions/{id}/test", writer, pageRoute, of(subs.existing, nil, subs.test)},
-		{"/subscriptions/{id}/pause", writer, pageRoute, of(subs.existing, nil, subs.pause)},
-		{"/subscriptions/{id}/resume", writer, pageRoute, of(subs.existing, nil, subs.resume)},
-		{"/subscriptions/{id}/rotate-secret", writer, pageRoute, of(subs.existing, subs.confirmRotate, subs.rotateSecret)},
-		{"/subscriptions/{id}/replay", writer, pageRoute, of(subs.existing, subs.newReplay, subs.createReplay)},
-		{"/subscriptions/{id}/replays/{replay}/cancel", writer, pageRoute, of(subs.existing, nil, subs.cancelReplay)},
-		{"/subscriptions/{id}/delete", writer, pageRoute, of(subs.existing, subs.confirmDelete, subs.delete)},
-		{"/deliveries", reader, pageRoute, by{get: p.deliveries.listOfProgram}},
-		{"/deliveries/{id}", reader, pageRoute, of(p.deliveries.read, p.deliveries.show, nil)},
-		{"/deliveries/{id}/stream", reader, partRoute, of(p.deliveries.read, p.deliveries.stream, nil)},
-		{"/deliveries/{id}/body.json.txt", reader, pageRoute, of(p.deliveries.read, p.deliveries.body, nil)},
-		{"/deliveries/{id}/redeliver", writer, pageRoute, of(p.deliveries.read, p.deliveries.confirmRedeliver, p.deliveries.redeliver)},
-		{"/deliveries/{id}/cancel", writer, pageRoute, of(p.deliveries.read, p.deliveries.confirmCancel, p.deliveries.cancel)},
-		{"/events", reader, pageRoute, by{get: p.events.list}},
-		{"/events/arrivals", reader, partRoute, by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)}},
-		{"/events/{program}/{id}", reader, pageRoute, by{get: p.events.show}},
-		{"/events/{program}/{id}/body.json.txt", reader, pageRoute, by{get: p.events.body}},
-		{"/event-types", reader, pageRoute, by{get: p.eventTypes.list}},
-		{"/event-types/{name}", reader, pageRoute, by{get: p.eventTypes.show}},
+	return append(all, route{portalBase, reader, pageRoute, by{get: p.portal.overview}})
+}
+
+// sharedRoutes are the routes that admins and partners have, with the roles that read and write records.
+func (w *Web) sharedRoutes(read, write webhook.Role) []route {
+	p, subs := &w.pages, w.pages.subscriptions
+	return []route{
+		{"/find", read, pageRoute, by{get: p.search.show}},
+		{"/find/suggest", read, partRoute, by{get: p.search.suggest}},
+
+		{"/subscriptions", read, pageRoute, by{get: subs.list}},
+		{"/subscriptions/new", write, pageRoute, by{get: subs.newForm, post: subs.create}},
+		{"/subscriptions/check-url", write, pageRoute, by{post: subs.checkURL}},
+		{"/subscriptions/filters", write, pageRoute, by{post: subs.newFilters}},
+		{"/subscriptions/{id}", read, pageRoute, of(subs.find, subs.show, nil)},
+		{"/subscriptions/{id}/reconciliation", read, pageRoute, of(subs.find, subs.reconcile, nil)},
+		{"/subscriptions/{id}/reconciliation/export", read, pageRoute, of(subs.find, subs.exportOwed, nil)},
+		{"/subscriptions/{id}/edit", write, pageRoute, of(subs.existing, subs.editForm, subs.update)},
+		{"/subscriptions/{id}/filters", write, pageRoute, of(subs.existing, nil, subs.editedFilters)},
+		{"/subscriptions/{id}/ping", write, pageRoute, of(subs.existing, nil, subs.ping)},
+		{"/subscriptions/{id}/probe", write, pageRoute, of(subs.existing, nil, subs.probe)},
+		{"/subscriptions/{id}/test", write, pageRoute, of(subs.existing, nil, subs.test)},
+		{"/subscriptions/{id}/pause", write, pageRoute, of(subs.existing, nil, subs.pause)},
+		{"/subscriptions/{id}/resume", write, pageRoute, of(subs.existing, nil, subs.resume)},
+		{"/subscriptions/{id}/rotate-secret", write, pageRoute, of(subs.existing, subs.confirmRotate, subs.rotateSecret)},
+		{"/subscriptions/{id}/replay", write, pageRoute, of(subs.existing, subs.newReplay, subs.createReplay)},
+		{"/subscriptions/{id}/replays/{replay}/cancel", write, pageRoute, of(subs.existing, nil, subs.cancelReplay)},
+		{"/subscriptions/{id}/delete", write, pageRoute, of(subs.existing, subs.confirmDelete, subs.delete)},
+
+		{"/deliveries/{id}", read, pageRoute, of(p.deliveries.read, p.deliveries.show, nil)},
+		{"/deliveries/{id}/stream", read, partRoute, of(p.deliveries.read, p.deliveries.stream, nil)},
+		{"/deliveries/{id}/body.json.txt", read, pageRoute, of(p.deliveries.read, p.deliveries.body, nil)},
+		{"/deliveries/{id}/redeliver", write, pageRoute, of(p.deliveries.read, p.deliveries.confirmRedeliver, p.deliveries.redeliver)},
+		{"/deliveries/{id}/cancel", write, pageRoute, of(p.deliveries.read, p.deliveries.confirmCancel, p.deliveries.cancel)},
+
+		{"/events", read, pageRoute, by{get: p.events.list}},
+		{"/events/arrivals", read, partRoute, by{get: p.events.showNewRows(webhook.EventList, p.events.arrived)}},
+		{"/events/{program}/{id}", read, pageRoute, by{get: p.events.show}},
+		{"/events/{program}/{id}/body.json.txt", read, pageRoute, by{get: p.events.body}},
+
+		{"/event-types", read, pageRoute, by{get: p.eventTypes.list}},
+		{"/event-types/{name}", read, pageRoute, by{get: p.eventTypes.show}},
 	}
-	for _, t := range shared {
-		t.path = portalBase + t.path
-		all = append(all, t)
-	}
-	return all
 }
 
 // withPrograms adds the list of programs and the status of the service to a request.

@@ -1,10 +1,8 @@
 package web
 
 import (
-	"errors"
 	"net/http"
 	"slices"
-	"time"
 
 	"service/internal/ratelimit"
 	"service/store"
@@ -83,36 +81,14 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 	if wrong != nil {
 		return h.render(r, http.StatusUnprocessableEntity, ui.FieldErrors(validationError(wrong), passwordFields()))
 	}
-	admin, hash, err := h.store.Admins().Get(r.Context(), r.session.AdminID)
-	if err != nil {
-		return response{}, asProblem(err)
-	}
-	if !admin.HasPassword || !h.localSignInAllowed(&admin) {
-		return response{}, h.noPassword()
-	}
-	// The limit is per session: a stolen session cannot keep the admin from changing the password.
-	tried := ratelimit.Try{Limit: sessionLimit, Key: r.session.ID}
-	if wait := h.limiter.Allow(tried); wait > 0 {
-		p := &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +
-			ui.Duration(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
-		return response{}, p
-	}
-	var right bool
-	var hashErr error
 	var newer webhook.PasswordHash
-	err = h.hasher.Do(r.Context(), hashing.KnownDevice, func() {
-		if right, _, hashErr = hash.Matches(form.Get("current")); right {
-			newer = webhook.HashPassword(form.Get("password"))
-		}
-	})
-	if err = errors.Join(err, hashErr); err != nil {
-		h.limiter.Refund(tried)
-		return response{}, tooBusy(err)
+	admin, hash, right, err := h.confirmPassword(r, form.Get("current"), func() { newer = webhook.HashPassword(form.Get("password")) })
+	if err != nil {
+		return response{}, err
 	}
 	if !right {
 		return h.render(r, http.StatusUnprocessableEntity, []ui.FieldError{{ID: "current", Label: "Current password", Text: "is wrong"}})
 	}
-	h.limiter.Refund(tried)
 	ended, secret := 0, ""
 	err = h.store.Write(r, func(sw store.Write) (err error) {
 		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"service/store"
-	"service/web/hashing"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -63,32 +62,17 @@ func (h *signInPages) createFirstAdmin(r *request) (response, error) {
 	if s.errors != nil {
 		return h.renderSetup(r, http.StatusUnprocessableEntity, s), nil
 	}
-	var hash webhook.PasswordHash
-	if err := h.hasher.Do(r.Context(), hashing.KnownDevice, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
-		return response{}, tooBusy(err)
-	}
-	var secret string
-	err = h.store.Write(r, func(sw store.Write) error {
+	a, err := h.signUp(r, form.Get("password"), func(sw store.Write, hash webhook.PasswordHash) (webhook.Admin, string, error) {
 		admin, err := sw.Admins().CreateFirst(email, hash)
-		if err != nil {
-			return err
-		}
-		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
-			return err
-		}
-		if err := sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, "first admin, created through the setup link")); err != nil {
-			return err
-		}
-		return sw.Audit(r.signInEntry())
+		return admin, "first admin, created through the setup link", err
 	})
 	if isCallerError(err) { // another request was faster
 		return response{}, invalidLink()
 	}
-	if err != nil {
-		return response{}, unavailable(err)
+	if err == nil {
+		h.setupCodes.Clear()
 	}
-	h.setupCodes.Clear()
-	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
+	return a, err
 }
 
 // adminPages are the pages of admins and of invitations.

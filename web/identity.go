@@ -203,10 +203,8 @@ func (h *signInPages) endIdentity(r *request) (response, error) {
 		return response{}, err
 	}
 	if wait > 0 {
-		a := h.renderSignIn(r, http.StatusTooManyRequests, signInForm{next: flow.Next,
-			fault: "Too many failed sign-ins through " + h.providerName() + ". Try again in " + ui.Duration(wait+time.Second) + "."})
-		a.retryAfter = wait
-		return a, nil
+		return h.refused(r, http.StatusTooManyRequests, signInForm{next: flow.Next}, "Too many failed sign-ins through "+h.providerName()+
+			". Try again in "+ui.Duration(wait+time.Second)+".", wait), nil
 	}
 	var id webhook.Identity
 	if h.flows.spend(&flow) {
@@ -233,40 +231,34 @@ var errFlowSpent = errors.New("the response was used already")
 // identityFault shows why the provider did not sign in a visitor. It returns other errors
 // unchanged.
 func (h *signInPages) identityFault(r *request, next string, err error) (response, error) {
-	s := signInForm{next: next}
-	status, name := http.StatusUnauthorized, h.providerName()
+	status, name, fault, after := http.StatusUnauthorized, h.providerName(), "", time.Duration(0)
 	var refused *oidc.RefusedError
 	switch {
 	case r.Context().Err() != nil:
 		return response{}, err
 	case errors.Is(err, oidc.ErrUnavailable):
-		status = http.StatusServiceUnavailable
-		s.fault = name + " does not respond as expected. Try again later. Owners can sign in with their password. The service's log " +
+		status, after = http.StatusServiceUnavailable, unavailableRetry
+		fault = name + " does not respond as expected. Try again later. Owners can sign in with their password. The service's log " +
 			"has the cause."
 	case errors.As(err, &refused):
-		s.fault = name + " did not sign you in."
+		fault = name + " did not sign you in."
 		switch refused.Code {
 		case "":
 		case "access_denied":
-			s.fault = name + " did not sign you in: access was denied."
+			fault = name + " did not sign you in: access was denied."
 		default:
-			s.fault = name + " did not sign you in (" + refused.Code + ")."
+			fault = name + " did not sign you in (" + refused.Code + ")."
 		}
 	case errors.As(err, new(*oidc.InvalidError)), errors.Is(err, errFlowSpent):
-		s.fault = "The response of " + name + " could not be verified. Try again. If that does not help, search the service's log for " +
+		fault = "The response of " + name + " could not be verified. Try again. If that does not help, search the service's log for " +
 			"the request ID below."
 	case store.Unavailable(err):
-		status = http.StatusServiceUnavailable
-		s.fault = h.unavailable(err)
+		status, after, fault = http.StatusServiceUnavailable, unavailableRetry, h.unavailable(err)
 	default:
 		return response{}, err
 	}
 	h.logger.Warn("sign-in through OpenID Connect failed", "request_id", r.id, "error", err)
-	a := h.renderSignIn(r, status, s)
-	if status == http.StatusServiceUnavailable {
-		a.retryAfter = 10 * time.Second
-	}
-	return a, nil
+	return h.refused(r, status, signInForm{next: next}, fault, after), nil
 }
 
 // admitIdentity opens a session for an identity with a role.

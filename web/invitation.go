@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"service/store"
-	"service/web/hashing"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -138,32 +137,14 @@ func (h *signInPages) acceptInvitation(r *request) (response, error) {
 	if f.errors != nil {
 		return h.renderAccept(r, http.StatusUnprocessableEntity, f), nil
 	}
-	var hash webhook.PasswordHash
-	if err := h.hasher.Do(r.Context(), hashing.KnownDevice, func() { hash = webhook.HashPassword(form.Get("password")) }); err != nil {
-		return response{}, tooBusy(err)
-	}
-	var secret string
-	err = h.store.Write(r, func(sw store.Write) error {
+	a, err := h.signUp(r, form.Get("password"), func(sw store.Write, hash webhook.PasswordHash) (webhook.Admin, string, error) {
 		admin, in, err := sw.Admins().AcceptInvitation(r.PathValue("code"), hash)
-		if err != nil {
-			return err
-		}
-		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
-			return err
-		}
-		err = sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, string(admin.Role)+", invited by "+in.InvitedBy))
-		if err != nil {
-			return err
-		}
-		return sw.Audit(r.signInEntry())
+		return admin, string(admin.Role) + ", invited by " + in.InvitedBy, err
 	})
 	if isCallerError(err) { // another request was faster, or the invitation was revoked
 		return response{}, invalidInvitation()
 	}
-	if err != nil {
-		return response{}, unavailable(err)
-	}
-	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
+	return a, err
 }
 
 func (h *signInPages) renderAccept(r *request, status int, f *acceptForm) response {

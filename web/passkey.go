@@ -202,10 +202,7 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 		tries = []ratelimit.Try{{Limit: deviceLimit, Key: device}}
 	}
 	if wait := h.limiter.Allow(tries...); wait > 0 {
-		s.fault = "Too many attempts. Try again in " + ui.Duration(wait+time.Second) + "."
-		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
-		a.retryAfter = wait
-		return a, nil
+		return h.refused(r, http.StatusTooManyRequests, s, "Too many attempts. Try again in "+ui.Duration(wait+time.Second)+".", wait), nil
 	}
 	if p.ID == "" || p.RPID != rp.id {
 		return h.passkeyRefused(r, s, "This passkey is not registered here. It may have been removed. Sign in with your password."), nil
@@ -230,8 +227,7 @@ func (h *signInPages) signInByPasskey(r *request) (response, error) {
 	}
 	h.limiter.Refund(tries...)
 	if !h.localSignInAllowed(&admin) {
-		s.fault = onlyOwners(h.providerName())
-		return h.renderSignIn(r, http.StatusForbidden, s), nil
+		return h.refused(r, http.StatusForbidden, s, onlyOwners(h.providerName()), 0), nil
 	}
 	return h.beginByPasskey(r, s, &p, admin, hash, parsed.Response.AuthenticatorData.Counter)
 }
@@ -267,10 +263,7 @@ func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passke
 		return h.passkeyRefused(r, s, "The account has just changed. Try again."), nil
 	case store.Unavailable(err):
 		r.session, r.admin = webhook.Session{}, ""
-		s.fault = h.unavailable(err)
-		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
-		a.retryAfter = 10 * time.Second
-		return a, nil
+		return h.refused(r, http.StatusServiceUnavailable, s, h.unavailable(err), unavailableRetry), nil
 	case err != nil:
 		return response{}, err
 	}
@@ -280,8 +273,7 @@ func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passke
 }
 
 func (h *signInPages) passkeyRefused(r *request, s signInForm, fault string) response {
-	s.fault = fault
-	return h.renderSignIn(r, http.StatusUnauthorized, s)
+	return h.refused(r, http.StatusUnauthorized, s, fault, 0)
 }
 
 // logPasskey logs why the library refused a response. The library's errors contain no secrets.
@@ -311,7 +303,7 @@ func (h *accountPages) newPasskey(r *request) (response, error) {
 	if password == "" {
 		return wrong("is required")
 	}
-	admin, right, err := h.confirmPassword(r, password)
+	admin, _, right, err := h.confirmPassword(r, password, nil)
 	if err != nil {
 		return response{}, err
 	}
@@ -347,33 +339,40 @@ func (h *accountPages) newPasskey(r *request) (response, error) {
 	return response{page: newPasskeyPage(h.frame(r, "Add passkey"), v)}, nil
 }
 
-// confirmPassword reports whether a password is the signed-in admin's.
-func (h *accountPages) confirmPassword(r *request, password string) (admin webhook.Admin, right bool, err error) {
-	admin, hash, err := h.store.Admins().Get(r.Context(), r.session.AdminID)
-	if err != nil {
-		return admin, false, asProblem(err)
+// confirmPassword reports whether a password is the signed-in admin's, and returns its hash. If it is,
+// then runs in the same turn of the queue, unless it is nil.
+func (h *accountPages) confirmPassword(r *request, password string, then func()) (
+	admin webhook.Admin, hash webhook.PasswordHash, right bool, err error,
+) {
+	if admin, hash, err = h.store.Admins().Get(r.Context(), r.session.AdminID); err != nil {
+		return admin, hash, false, asProblem(err)
 	}
 	if !admin.HasPassword || !h.localSignInAllowed(&admin) {
-		return admin, false, h.noPassword()
+		return admin, hash, false, h.noPassword()
 	}
+	// The limit is per session: a stolen session cannot keep the admin from changing the password.
 	tried := ratelimit.Try{Limit: sessionLimit, Key: r.session.ID}
 	if wait := h.limiter.Allow(tried); wait > 0 {
-		return admin, false, &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +
+		return admin, hash, false, &problem{status: http.StatusTooManyRequests, title: "Too many wrong passwords", text: "Try again in " +
 			ui.Duration(wait+time.Second) + ". Nothing was changed.", retryAfter: wait}
 	}
 	if len(password) > webhook.MaxPassword {
-		return admin, false, nil
+		return admin, hash, false, nil
 	}
 	var hashErr error
-	err = h.hasher.Do(r.Context(), hashing.KnownDevice, func() { right, _, hashErr = hash.Matches(password) })
+	err = h.hasher.Do(r.Context(), hashing.KnownDevice, func() {
+		if right, _, hashErr = hash.Matches(password); right && then != nil {
+			then()
+		}
+	})
 	if err = errors.Join(err, hashErr); err != nil {
 		h.limiter.Refund(tried)
-		return admin, false, tooBusy(err)
+		return admin, hash, false, tooBusy(err)
 	}
 	if right {
 		h.limiter.Refund(tried)
 	}
-	return admin, right, nil
+	return admin, hash, right, nil
 }
 
 // createPasskey stores the passkey that the browser created.

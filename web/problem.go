@@ -44,6 +44,9 @@ func validationError(v []webhook.Validation) error {
 	return nil
 }
 
+// unavailableRetry is the Retry-After while the store cannot write, or another service does not respond.
+const unavailableRetry = 10 * time.Second
+
 // tooBusy returns the problem of hashing.ErrBusy, and other errors unchanged.
 func tooBusy(err error) error {
 	if !errors.Is(err, hashing.ErrBusy) {
@@ -60,7 +63,7 @@ func unavailable(err error) error {
 		return err
 	}
 	p := &problem{status: http.StatusServiceUnavailable, title: "The change cannot be stored",
-		text: "The service cannot write to its disk. Nothing was changed. Free disk space and try again.", retryAfter: 10 * time.Second}
+		text: "The service cannot write to its disk. Nothing was changed. Free disk space and try again.", retryAfter: unavailableRetry}
 	if store.LeaseExpired(err) {
 		p.text = "The service cannot renew its lease (only the instance that holds it may run), because the replica's bucket is unreachable. " +
 			"Nothing was changed. Another instance may have taken over. Try again when the bucket is reachable."

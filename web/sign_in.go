@@ -115,6 +115,14 @@ func (h *signInPages) renderSignIn(r *request, status int, s signInForm) respons
 	return response{page: signInPage(h.frame(r, "Sign in"), s), status: status}
 }
 
+// refused shows the form again with why the sign-in failed. after is when to try again, 0 for at once.
+func (h *signInPages) refused(r *request, status int, s signInForm, fault string, after time.Duration) response {
+	s.fault = fault
+	a := h.renderSignIn(r, status, s)
+	a.retryAfter = after
+	return a
+}
+
 // showSignIn shows the form, or redirects if there is a session.
 func (h *signInPages) showSignIn(r *request) (response, error) {
 	next := localPath(r.URL.Query().Get("next"), "/")
@@ -174,11 +182,8 @@ func (h *signInPages) signIn(r *request) (response, error) {
 		tries, rank, wait = allowUnknown(h.limiter, addressOf(r), email)
 	}
 	if wait > 0 {
-		s.fault = "Too many wrong passwords. Try again in " + ui.Duration(wait+time.Second) +
-			". A browser in which you have signed in before has its own limit."
-		a := h.renderSignIn(r, http.StatusTooManyRequests, s)
-		a.retryAfter = wait
-		return a, nil
+		return h.refused(r, http.StatusTooManyRequests, s, "Too many wrong passwords. Try again in "+ui.Duration(wait+time.Second)+
+			". A browser in which you have signed in before has its own limit.", wait), nil
 	}
 	var right, stale bool
 	newer := hash
@@ -189,10 +194,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	})
 	if errors.Is(err, hashing.ErrBusy) {
 		h.limiter.Refund(tries...)
-		s.fault = "Too many people are signing in. Try again in a few seconds."
-		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
-		a.retryAfter = 2 * time.Second
-		return a, nil
+		return h.refused(r, http.StatusServiceUnavailable, s, "Too many people are signing in. Try again in a few seconds.", 2*time.Second), nil
 	}
 	if err != nil {
 		return response{}, err
@@ -202,8 +204,7 @@ func (h *signInPages) signIn(r *request) (response, error) {
 	}
 	h.limiter.Refund(tries...)
 	if !h.localSignInAllowed(&admin) {
-		s.fault = onlyOwners(h.providerName())
-		return h.renderSignIn(r, http.StatusForbidden, s), nil
+		return h.refused(r, http.StatusForbidden, s, onlyOwners(h.providerName()), 0), nil
 	}
 	return h.begin(r, s, admin, hash, newer)
 }
@@ -227,10 +228,7 @@ func (h *signInPages) begin(r *request, s signInForm, admin webhook.Admin, hash,
 	case isCallerError(err): // the password was changed during the check
 		return h.wrongPassword(r, s), nil
 	case store.Unavailable(err):
-		s.fault = h.unavailable(err)
-		a := h.renderSignIn(r, http.StatusServiceUnavailable, s)
-		a.retryAfter = 10 * time.Second
-		return a, nil
+		return h.refused(r, http.StatusServiceUnavailable, s, h.unavailable(err), unavailableRetry), nil
 	case err != nil:
 		return response{}, err
 	}
@@ -253,15 +251,42 @@ func (h *signInPages) continueKept(r *request, s signInForm) (response, error) {
 		return response{}, err
 	}
 	if !found {
-		s.fault = "You are not signed in yet. Sign in in the other tab, then continue here."
-		return h.renderSignIn(r, http.StatusUnauthorized, s), nil
+		return h.refused(r, http.StatusUnauthorized, s, "You are not signed in yet. Sign in in the other tab, then continue here.", 0), nil
 	}
 	return response{page: keptFormPage(h.frame(r, "Continue with your form"), s.kept)}, nil
 }
 
 func (h *signInPages) wrongPassword(r *request, s signInForm) response {
-	s.fault = "Wrong email or password."
-	return h.renderSignIn(r, http.StatusUnauthorized, s)
+	return h.refused(r, http.StatusUnauthorized, s, "Wrong email or password.", 0)
+}
+
+// signUp hashes the password of a new admin, and signs in the admin that create creates with the hash. create also
+// returns the detail of the audit entry.
+func (h *signInPages) signUp(r *request, password string, create func(store.Write, webhook.PasswordHash) (webhook.Admin, string, error)) (
+	response, error,
+) {
+	var hash webhook.PasswordHash
+	if err := h.hasher.Do(r.Context(), hashing.KnownDevice, func() { hash = webhook.HashPassword(password) }); err != nil {
+		return response{}, tooBusy(err)
+	}
+	var secret string
+	err := h.store.Write(r, func(sw store.Write) error {
+		admin, detail, err := create(sw, hash)
+		if err != nil {
+			return err
+		}
+		if secret, err = h.sessions.create(sw, r, admin, hash); err != nil {
+			return err
+		}
+		if err := sw.Audit(r.entry(webhook.ActionAdminCreate, "", admin.ID, detail)); err != nil {
+			return err
+		}
+		return sw.Audit(r.signInEntry())
+	})
+	if err != nil {
+		return response{}, unavailable(err)
+	}
+	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
 }
 
 // signOut ends the session.

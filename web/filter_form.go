@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf16"
 
 	"service/store"
 	"service/store/record"
@@ -151,23 +150,8 @@ func (h *subscriptionPages) filterModel(p *subscriptionForm, all webhook.Filters
 	if err != nil {
 		panic(err) // marshaling strings and valid JSON cannot fail
 	}
-	return escapedJSON(string(text))
-}
-
-// escapedJSON returns JSON with escapes for all non-ASCII characters, so that no invisible
-// character gets into a page.
-func escapedJSON(text string) string {
-	var b strings.Builder
-	for _, r := range text {
-		if r < 0x7f {
-			b.WriteRune(r)
-			continue
-		}
-		for _, unit := range utf16.AppendRune(nil, r) {
-			fmt.Fprintf(&b, "\\u%04x", unit)
-		}
-	}
-	return b.String()
+	// No invisible character gets into a page.
+	return ui.EscapeUnits(string(text), func(r rune) bool { return r >= 0x7f })
 }
 
 // newFilters responds to the script with the results of a new subscription's filters.

@@ -216,7 +216,7 @@ func (p *replayForm) body(c ui.Clock, dryRun bool) []byte {
 	if err != nil {
 		panic(err) // marshaling strings cannot fail
 	}
-	return ui.EscapeJSON(b)
+	return []byte(ui.EscapeJSONText(string(b)))
 }
 
 // readReplay reads the form of a replay from a query or a body.

@@ -2,7 +2,7 @@ package ui
 
 import (
 	"cmp"
-	"net/url"
+	"maps"
 	"slices"
 	"strings"
 
@@ -73,7 +73,7 @@ func (v *Listing) chips(f Frame) []chip {
 	var all []chip
 	for i := range v.List.Filters {
 		fl := &v.List.Filters[i]
-		if r, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.timeField() || !v.Values.Has(SpanParameter)) {
+		if r, ok := v.Query.Ranges[fl.Name]; ok && (fl.Name != v.TimeField() || !v.Values.Has(SpanParameter)) {
 			all = append(all, chip{filterName(fl.Name) + f.Clock.shortRange(r.From, r.To), v.withFilter(fl.Name)})
 		}
 		if isBoxes(fl) || v.isResponse(fl.Name) || fl.Name == "program_id" && f.Program != "" {
@@ -97,16 +97,15 @@ func (v *Listing) chips(f Frame) []chip {
 // withFilter returns the address of the first page of the list with other values of a filter,
 // whatever form the filter had. Without values it removes the filter.
 func (v *Listing) withFilter(name string, values ...string) string {
-	changed := make(url.Values)
-	for n, given := range v.Values {
-		if n != "page[cursor]" && n != "page[number]" && !isFilter(n, name) {
-			changed[n] = given
-		}
-	}
-	if len(values) > 0 {
-		changed["filter["+name+"]"] = values
-	}
-	return Address(v.Path, changed)
+	return v.without(func(n string) bool { return isFilter(n, name) }).With("filter["+name+"]", values...)
+}
+
+// without returns a copy of the listing without the parameters for which drop returns true.
+func (v *Listing) without(drop func(name string) bool) *Listing {
+	other := *v
+	other.Values = maps.Clone(v.Values)
+	maps.DeleteFunc(other.Values, func(name string, _ []string) bool { return drop(name) })
+	return &other
 }
 
 // isFilter reports whether a parameter is the filter with a name, or a bound of its range.
@@ -132,10 +131,7 @@ var responseClasses = []responseClass{
 
 // hasResponses reports whether the list can be filtered by response.
 func (v *Listing) hasResponses() bool {
-	has := func(name string) bool {
-		return slices.ContainsFunc(v.List.Filters, func(fl webhook.Filter) bool { return fl.Name == name })
-	}
-	return has("response_status") && has("error")
+	return v.filter("response_status") != nil && v.filter("error") != nil
 }
 
 // countResponses returns how many kinds of responses are chosen.
@@ -161,13 +157,7 @@ func (v *Listing) isResponse(name string) bool {
 // toggleResponse is the address with a class of responses as its filter, or without the filter if
 // it is active.
 func (v *Listing) toggleResponse(c responseClass) string {
-	other := *v
-	other.Values = make(url.Values)
-	for n, given := range v.Values {
-		if !isFilter(n, "response_status") && !isFilter(n, "error") {
-			other.Values[n] = given
-		}
-	}
+	other := v.without(func(n string) bool { return isFilter(n, "response_status") || isFilter(n, "error") })
 	if v.responseIs(c) {
 		return other.withFilter(c.filter)
 	}
@@ -176,16 +166,7 @@ func (v *Listing) toggleResponse(c responseClass) string {
 
 // WithTime returns the address of the list for a time range.
 func (v *Listing) WithTime(from, to string) string {
-	other := *v
-	other.Values = make(url.Values)
-	for n, given := range v.Values {
-		if n != SpanParameter && !isFilter(n, v.timeField()) {
-			other.Values[n] = given
-		}
-	}
-	other.Values["filter["+v.timeField()+".from]"] = []string{from}
-	return other.With("filter["+v.timeField()+".to]", to)
+	other := v.without(func(n string) bool { return n == SpanParameter || isFilter(n, v.TimeField()) })
+	other.Values["filter["+v.TimeField()+".from]"] = []string{from}
+	return other.With("filter["+v.TimeField()+".to]", to)
 }
-
-// TimeField is the time property by which the list can be filtered, "" for none.
-func (v *Listing) TimeField() string { return v.timeField() }

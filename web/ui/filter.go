@@ -22,7 +22,7 @@ func (v *Listing) given(fl *webhook.Filter) []string {
 // timeValues are the values of the two fields of a time range. They are empty for a preset, which
 // moves with the clock.
 func (v *Listing) timeValues(f Frame, fl *webhook.Filter, r webhook.TimeRange) (from, to string) {
-	if fl.Name == v.timeField() && v.Values.Has(SpanParameter) {
+	if fl.Name == v.TimeField() && v.Values.Has(SpanParameter) {
 		return "", ""
 	}
 	from = f.Clock.FieldValue(r.From)
@@ -34,19 +34,13 @@ func (v *Listing) timeValues(f Frame, fl *webhook.Filter, r webhook.TimeRange) (
 
 // withSpan is the address of the list for the time range up to now.
 func (v *Listing) withSpan(name string) string {
-	other := *v
-	other.Values = make(map[string][]string)
-	for n, given := range v.Values {
-		if n != "filter["+v.timeField()+".from]" && n != "filter["+v.timeField()+".to]" {
-			other.Values[n] = given
-		}
-	}
-	return other.With(SpanParameter, name)
+	typed := "filter[" + v.TimeField()
+	return v.without(func(n string) bool { return n == typed+".from]" || n == typed+".to]" }).With(SpanParameter, name)
 }
 
 // hasRange reports whether the list has a time range that is not a preset.
 func (v *Listing) hasRange() bool {
-	_, ok := v.Query.Ranges[v.timeField()]
+	_, ok := v.Query.Ranges[v.TimeField()]
 	return ok
 }
 
@@ -72,7 +66,7 @@ func (v *Listing) filter(name string) *webhook.Filter {
 func (v *Listing) countSet() int {
 	n := len(v.Query.Filters)
 	for name := range v.Query.Ranges {
-		if name != v.timeField() || !v.Values.Has(SpanParameter) {
+		if name != v.TimeField() || !v.Values.Has(SpanParameter) {
 			n++
 		}
 	}
@@ -82,7 +76,7 @@ func (v *Listing) countSet() int {
 // foldedSet reports whether a folded filter is active.
 func (v *Listing) foldedSet() bool {
 	for _, fl := range v.List.Filters {
-		if isBoxes(&fl) || isShown(&fl) || isSearch(&fl) || v.isResponse(fl.Name) || fl.Name == v.timeField() {
+		if isBoxes(&fl) || isShown(&fl) || isSearch(&fl) || v.isResponse(fl.Name) || fl.Name == v.TimeField() {
 			continue
 		}
 		if _, ok := v.Query.Ranges[fl.Name]; ok {

@@ -385,13 +385,13 @@ func filterForm(f Frame, v *Listing) templ.Component {
 				}
 			}
 		}
-		if v.timeField() != "" {
+		if v.TimeField() != "" {
 			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 27, "<div class=\"presets\" role=\"group\" aria-label=\"")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var18 string
-			templ_7745c5c3_Var18, templ_7745c5c3_Err = templ.ResolveAttributeValue(filterName(v.timeField()))
+			templ_7745c5c3_Var18, templ_7745c5c3_Err = templ.ResolveAttributeValue(filterName(v.TimeField()))
 			if templ_7745c5c3_Err != nil {
 				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/filter.templ`, Line: 85, Col: 75}
 			}
@@ -404,7 +404,7 @@ func filterForm(f Frame, v *Listing) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var19 string
-			templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(filterName(v.timeField()))
+			templ_7745c5c3_Var19, templ_7745c5c3_Err = templ.JoinStringErrs(filterName(v.TimeField()))
 			if templ_7745c5c3_Err != nil {
 				return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/filter.templ`, Line: 86, Col: 52}
 			}
@@ -508,7 +508,7 @@ func filterForm(f Frame, v *Listing) templ.Component {
 					return templ_7745c5c3_Err
 				}
 				var templ_7745c5c3_Var24 string
-				templ_7745c5c3_Var24, templ_7745c5c3_Err = templ.ResolveAttributeValue("Custom range: " + filterName(v.timeField()))
+				templ_7745c5c3_Var24, templ_7745c5c3_Err = templ.ResolveAttributeValue("Custom range: " + filterName(v.TimeField()))
 				if templ_7745c5c3_Err != nil {
 					return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/ui/filter.templ`, Line: 105, Col: 93}
 				}
@@ -520,7 +520,7 @@ func filterForm(f Frame, v *Listing) templ.Component {
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
-				templ_7745c5c3_Err = filterTime(f, v, v.filter(v.timeField())).Render(ctx, templ_7745c5c3_Buffer)
+				templ_7745c5c3_Err = filterTime(f, v, v.filter(v.TimeField())).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err
 				}
@@ -687,7 +687,7 @@ func filterForm(f Frame, v *Listing) templ.Component {
 		for i := range v.List.Filters {
 			if fl := &v.List.Filters[i]; fl.Name == "program_id" && f.Program != "" {
 				continue
-			} else if fl.Name == v.timeField() {
+			} else if fl.Name == v.TimeField() {
 				continue
 			} else if fl.Kind == webhook.FilterTime {
 				templ_7745c5c3_Err = filterTime(f, v, fl).Render(ctx, templ_7745c5c3_Buffer)

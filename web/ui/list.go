@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -140,7 +139,7 @@ func ParseListing(u *url.URL, c Clock, l *webhook.List, own ...string) (*Listing
 			asked[name] = values
 		}
 	}
-	if field := v.timeField(); field != "" && v.Values.Has(SpanParameter) {
+	if field := v.TimeField(); field != "" && v.Values.Has(SpanParameter) {
 		presets := v.presets()
 		i := slices.IndexFunc(presets, func(s spanPreset) bool { return s.name == v.Values.Get(SpanParameter) })
 		if i < 0 {
@@ -173,9 +172,9 @@ func choices(presets []spanPreset, name func(spanPreset) string) (text string) {
 	return text
 }
 
-// timeField is the property that presets apply to: the first time by which the list can be
+// TimeField is the property that presets apply to: the first time by which the list can be
 // filtered, "" for none. Lists with a search by name lead with the search instead.
-func (v *Listing) timeField() string {
+func (v *Listing) TimeField() string {
 	for _, f := range v.List.Filters {
 		switch f.Kind {
 		case webhook.FilterSearch:
@@ -189,22 +188,19 @@ func (v *Listing) timeField() string {
 
 // hasTyped reports whether the address has a time range that is not a preset.
 func (v *Listing) hasTyped() bool {
-	field := v.timeField()
+	field := v.TimeField()
 	return field != "" && (v.Values.Has("filter["+field+".from]") || v.Values.Has("filter["+field+".to]"))
 }
 
 // HasSubscriptions reports whether the list can be filtered by subscription.
 func (v *Listing) HasSubscriptions() bool {
-	return slices.ContainsFunc(v.List.Filters, func(fl webhook.Filter) bool { return fl.Name == "subscription_id" })
+	return v.filter("subscription_id") != nil
 }
 
 // WithSubscriptions returns the address of the list filtered by subscriptions instead of the typed
 // text.
 func (v *Listing) WithSubscriptions(ids []string) string {
-	other := *v
-	other.Values = maps.Clone(v.Values)
-	other.Values.Del(SubscriptionParameter)
-	return other.withFilter("subscription_id", strings.Join(ids, ","))
+	return v.without(func(n string) bool { return n == SubscriptionParameter }).withFilter("subscription_id", strings.Join(ids, ","))
 }
 
 // Ordered returns the column c with the address that orders the list by a field, or reverses this
@@ -256,10 +252,7 @@ func (v *Listing) With(name string, values ...string) string {
 func (v *Listing) PageAddress(cursor string, number int) string {
 	q := v.Query
 	q.Cursor, q.Number = cursor, max(number, 1)
-	values := v.List.Values(&q)
-	if p := v.Values.Get(ProgramParameter); p != "" {
-		values.Set(ProgramParameter, p)
-	}
+	values := v.fixed(&q)
 	if v.Since != "" && cursor != "" {
 		values.Set(SinceParameter, v.Since)
 	}
@@ -269,6 +262,15 @@ func (v *Listing) PageAddress(cursor string, number int) string {
 		}
 	}
 	return Address(v.Path, values)
+}
+
+// fixed returns the parameters of a query, and the program. They have no span.
+func (v *Listing) fixed(q *webhook.ListQuery) url.Values {
+	values := v.List.Values(q)
+	if p := v.Values.Get(ProgramParameter); p != "" {
+		values.Set(ProgramParameter, p)
+	}
+	return values
 }
 
 // newest returns the address of the first page.
@@ -289,10 +291,7 @@ func (v *Listing) WithoutFilters() string {
 // name and a value. It replaces a span with a fixed time.
 func (v *Listing) Selection(path string, more ...string) string {
 	q := webhook.ListQuery{Sort: v.List.Default, Filters: v.Query.Filters, Ranges: v.Query.Ranges, Size: webhook.DefaultPageSize, Number: 1}
-	values := v.List.Values(&q)
-	if p := v.Values.Get(ProgramParameter); p != "" {
-		values.Set(ProgramParameter, p)
-	}
+	values := v.fixed(&q)
 	for i := 0; i < len(more); i += 2 {
 		values.Set(more[i], more[i+1])
 	}

@@ -65,43 +65,26 @@ func IsHidden(r rune) bool {
 	return r == utf8.RuneError || !unicode.IsGraphic(r) || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || r == '\u2800'
 }
 
-// EscapeJSON returns JSON with the same value. It escapes the non-ASCII characters that Visible
-// would escape.
-func EscapeJSON(b []byte) []byte {
-	var out []byte
-	for _, r := range string(b) {
-		switch {
-		case r >= utf8.RuneSelf && IsHidden(r) && r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		case r >= utf8.RuneSelf && IsHidden(r):
-			out = fmt.Appendf(out, `\u%04x`, r)
-		default:
-			out = utf8.AppendRune(out, r)
-		}
-	}
-	return out
+// EscapeJSONText returns JSON with the same value, without the characters that Visible would escape,
+// except white space. The text may be invalid JSON.
+func EscapeJSONText(text string) string {
+	return EscapeUnits(text, func(r rune) bool { return IsHidden(r) && !strings.ContainsRune("\n\r\t", r) })
 }
 
-// EscapeJSONText is EscapeJSON for text that may be invalid JSON. It also escapes control
-// characters except white space.
-func EscapeJSONText(text string) string {
-	if !strings.ContainsFunc(text, hiddenInJSON) {
+// EscapeUnits returns JSON with \u escapes for the characters for which hidden returns true.
+func EscapeUnits(text string, hidden func(rune) bool) string {
+	if !strings.ContainsFunc(text, hidden) {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
-		switch {
-		case !hiddenInJSON(r):
+		if !hidden(r) {
 			b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
 		}
 	}
 	return b.String()
 }
-
-func hiddenInJSON(r rune) bool { return IsHidden(r) && !strings.ContainsRune("\n\r\t", r) }

@@ -251,8 +251,7 @@ func phaseText(d time.Duration) string {
 
 // endpointName returns the description of the subscription, or else its host.
 func (d *deliveryRecord) endpointName() string {
-	host, _, _ := webhook.Endpoint(d.Subscription.URL)
-	return cmp.Or(firstLineOf(d.Subscription.Description), host)
+	return cmp.Or(firstLineOf(d.Subscription.Description), hostOnly(d.Subscription.URL))
 }
 
 // titleTypes is how many event types the title of a delivery names.

@@ -112,14 +112,14 @@ func invalidInvitation() *problem {
 	}
 }
 
-// showInvitation shows only a button: link previews, such as those of chats, load the page but do
-// not press buttons.
+// showInvitation shows only a button, see followPage.
 func (h *signInPages) showInvitation(r *request) (response, error) {
 	f, err := h.invitation(r)
 	if err != nil {
 		return response{}, err
 	}
-	return response{page: invitationPage(h.frame(r, "Invitation"), f), secret: true}, nil
+	return response{page: followPage(h.frame(r, "Invitation"),
+		"You are invited to the admin UI of this service. Continue to choose a password.", f.action, "Continue"), secret: true}, nil
 }
 
 // acceptInvitation shows the form for a password or, given a password, creates the admin and signs

@@ -67,16 +67,6 @@ func readKeptForm(form url.Values) *keptForm {
 	return k
 }
 
-// names are the names of the fields, in order.
-func (k *keptForm) names() []string {
-	var names []string
-	for name := range k.fields {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // label is the label of a field on the page that shows the kept form.
 func (k *keptForm) label(name string) string {
 	return ui.Label(strings.NewReplacer("[", " ", "]", "").Replace(name))

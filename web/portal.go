@@ -168,13 +168,14 @@ func (h *portalPages) invalidLink(r *request) error {
 	return p
 }
 
-// showLink shows a button and changes nothing: link previews, such as those of chats, do not press
-// buttons.
+// showLink shows a button and changes nothing, see followPage.
 func (h *portalPages) showLink(r *request) (response, error) {
 	if _, err := h.link(r); err != nil {
 		return response{}, err
 	}
-	return response{page: portalLinkPage(h.frame(r, "Open the portal"), portalBase+"/link/"+r.PathValue("code")), secret: true}, nil
+	return response{page: followPage(h.frame(r, "Open the portal"),
+		"Manage your webhooks: subscriptions, deliveries and events. The link works once. The session lasts up to 8 hours.",
+		portalBase+"/link/"+r.PathValue("code"), "Continue"), secret: true}, nil
 }
 
 // useLink begins a session.

@@ -91,9 +91,6 @@ func (h *portalPages) exampleOf(r *request, id string, e *portal.Example) (*deli
 
 // subscriptionName is the display name of a delivery's subscription.
 func (d *deliveryRecord) subscriptionName() string {
-	if name := firstLineOf(d.Subscription.Description); name != "" {
-		return ui.Visible(name)
-	}
-	host, path, _ := webhook.Endpoint(d.Subscription.URL)
-	return ui.Visible(host + path)
+	name, _ := subscriptionName(&d.Subscription)
+	return ui.Visible(name)
 }

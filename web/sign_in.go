@@ -313,14 +313,14 @@ func (w *Web) NewSignInLink(adminID string) string {
 	return "/sign-in/" + w.pages.signIn.signInCodes.Issue(adminID)
 }
 
-// showLink shows only a button, which uses the link when pressed: link previews, such as those of
-// chats, load the page but do not press buttons.
+// showLink shows only a button, which uses the link when pressed, see followPage.
 func (h *signInPages) showLink(r *request) (response, error) {
 	code := r.PathValue("code")
 	if !h.signInCodes.Valid(code) {
 		return response{}, invalidLink()
 	}
-	return response{page: followPage(h.frame(r, "Sign in"), "/sign-in/"+code), secret: true}, nil
+	return response{page: followPage(h.frame(r, "Sign in"),
+		"This link signs your browser in to the admin pages. It works once.", "/sign-in/"+code, "Sign in"), secret: true}, nil
 }
 
 // useLink signs in the admin that the link was issued for.

@@ -92,7 +92,7 @@ func newSubscriptionPage(f ui.Frame, p *subscriptionForm) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = commandFold("", p.tokenCommand).Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.CommandFold("From the command line", "", p.tokenCommand).Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

@@ -1,6 +1,8 @@
 package ui
 
 import (
+	"cmp"
+	"maps"
 	"net/url"
 	"time"
 )
@@ -59,18 +61,20 @@ func (f *Frame) site() string {
 
 // withProgram is the address of this page's section for another program, "" for all.
 func (f *Frame) withProgram(id string) string {
-	values := make(url.Values)
-	for name, given := range f.Switching {
-		values[name] = given
-	}
+	values := url.Values{}
+	maps.Copy(values, f.Switching)
 	if id != "" {
 		values.Set(ProgramParameter, id)
 	}
-	path := f.Section
-	if path == "" {
-		path = "/"
+	return Address(cmp.Or(f.Section, "/"), values)
+}
+
+// accountName is the label of the visitor's menu.
+func (f *Frame) accountName() string {
+	if f.Portal != nil {
+		return "Menu"
 	}
-	return Address(path, values)
+	return cmp.Or(Visible(f.Admin), "Account")
 }
 
 // signedInAs names the admin and the role.

@@ -127,7 +127,7 @@ func gallery(t *testing.T) templ.Component {
 	), map[string][2]string{"url": {"url", "URL"}})
 	pretty := []byte(`{"id":"` + id + `","n":[1,-2.50e3,true,null,{}, []],"text":"a \u202e b","name":"` + "\u202e" + `x"}`)
 	return with(Layout(f),
-		with(RecordTitle("Delivery", "user_created and 2 more", id, "failed"),
+		with(RecordTitle("Delivery", "user_created and 2 more", templ.Join(StateBadge("failed", ""), FullID(id))),
 			ActionLink("/x", "edit", "Edit"), ActionButton("/x", "again", "Resend", ""), ActionButton("/x", "delete", "Cancel",
 				"Already completed")),
 		aSection("g-alarms", "Alarms",

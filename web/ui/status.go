@@ -9,6 +9,17 @@ type Status struct {
 	Incidents int    // number of open incidents, in all programs
 }
 
+// summary returns the state that sets the color and symbol of the service, its word and its meaning.
+func (s *Status) summary() (state, word, meaning string) {
+	switch {
+	case s.NotReady != "":
+		return "failed", "Not ready", s.NotReady
+	case s.Trouble != "":
+		return "retryable", s.Trouble, "The service is ready, but needs attention."
+	}
+	return "success", "Ready", "The service accepts and delivers events."
+}
+
 // incidents formats the number of open incidents.
 func (s *Status) incidents() string {
 	switch s.Incidents {

@@ -364,16 +364,7 @@ func plainJSON(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// publishQuery is the query of the form that publishes an event of a type.
-func publishQuery(program, name string) url.Values {
-	return eventQuery(program, "name", name)
-}
-
-// logQuery is the query of the log that shows the events of a type.
-func logQuery(program, name string) url.Values {
-	return eventQuery(program, "filter[name]", name)
-}
-
+// eventQuery is a query with the name of an event type as a parameter, and a program.
 func eventQuery(program, parameter, name string) url.Values {
 	values := url.Values{parameter: {name}}
 	if program != "" {

@@ -466,7 +466,7 @@ func eventTypePage(f ui.Frame, e *eventTypeRecord) templ.Component {
 				}
 				ctx = templ.InitializeContext(ctx)
 				if e.Name != "ping" {
-					templ_7745c5c3_Err = ui.ActionLink(ui.Address("/events/publish", publishQuery(f.Program, e.Name)), "plus", "Publish event").Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.ActionLink(ui.Address("/events/publish", eventQuery(f.Program, "name", e.Name)), "plus", "Publish event").Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
@@ -474,7 +474,7 @@ func eventTypePage(f ui.Frame, e *eventTypeRecord) templ.Component {
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}
-					templ_7745c5c3_Err = ui.ActionLink(ui.Address("/events", logQuery(f.Program, e.Name)), "events", "Events of this type").Render(ctx, templ_7745c5c3_Buffer)
+					templ_7745c5c3_Err = ui.ActionLink(ui.Address("/events", eventQuery(f.Program, "filter[name]", e.Name)), "events", "Events of this type").Render(ctx, templ_7745c5c3_Buffer)
 					if templ_7745c5c3_Err != nil {
 						return templ_7745c5c3_Err
 					}

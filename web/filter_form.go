@@ -156,16 +156,12 @@ func (h *subscriptionPages) filterModel(p *subscriptionForm, all webhook.Filters
 
 // newFilters responds to the script with the results of a new subscription's filters.
 func (h *subscriptionPages) newFilters(r *request) (response, error) {
-	p := readSubscriptionForm(r.PostForm)
-	if r.portal.in() {
-		p.program = r.program
-	}
-	return h.renderFilters(r, p)
+	return h.renderFilters(r, h.readForm(r))
 }
 
 // editedFilters is newFilters for an existing subscription.
 func (h *subscriptionPages) editedFilters(r *request, u *record.SubscriptionView) (response, error) {
-	p := readSubscriptionForm(r.PostForm)
+	p := h.readForm(r)
 	p.editing = u
 	return h.renderFilters(r, p)
 }

@@ -157,10 +157,8 @@ type programForm struct {
 	errors   []ui.FieldError
 }
 
-// programLimitFields are the limits of a program: the name in the API, and the ID of the field.
-var programLimitFields = [...][2]string{
-	{"max_subscriptions", "max-subscriptions"}, {"rate_limit", "rate-limit"}, {"max_in_flight", "max-in-flight"},
-}
+// programLimitNames are the limits of a program by their names in the API.
+var programLimitNames = [...]string{"max_subscriptions", "rate_limit", "max_in_flight"}
 
 // programFields maps the parameters of errors to the fields of the form.
 var programFields = map[string][2]string{
@@ -208,8 +206,8 @@ func (h *programPages) readForm(r *request) *programForm {
 	form := r.PostForm
 	f := &programForm{id: strings.TrimSpace(form.Get("id")), name: strings.TrimSpace(form.Get("name")), limits: make(map[string]string),
 		defaults: h.defaults()}
-	for _, l := range programLimitFields {
-		f.limits[l[0]] = strings.TrimSpace(form.Get(l[0]))
+	for _, name := range programLimitNames {
+		f.limits[name] = strings.TrimSpace(form.Get(name))
 	}
 	return f
 }

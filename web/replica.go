@@ -9,9 +9,6 @@ import (
 	"service/webhook"
 )
 
-// replicaTime formats when a replica was last known to contain all changes.
-func replicaTime(r *store.ReplicaStatus) string { return timeOrNever(r.LastSuccess) }
-
 // timeOrNever formats a time, or "never" for the zero time.
 func timeOrNever(t time.Time) string {
 	if t.IsZero() {

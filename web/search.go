@@ -34,7 +34,7 @@ type searchResult struct {
 
 	// A search for the value of a field.
 	field, value string
-	span         string // the searched time range for ui.SpanLength, "" for any
+	span         string // the searched time range for ui.Span, "" for any
 	events       record.EventsFound
 	results      []record.EventResult // of the events
 	older        string               // address that continues with older events, "" at the end
@@ -123,7 +123,7 @@ func (h *searchPages) showEvents(r *request, f ui.Frame, s *searchResult) (respo
 		ProgramID: r.program, Field: s.field, Value: s.value, Limit: maxFoundEvents, Within: searchTime,
 		Cursor: r.URL.Query().Get("page[cursor]"),
 	}
-	if long := ui.SpanLength(s.span); long > 0 {
+	if _, long := ui.Span(s.span); long > 0 {
 		search.From = r.clock.Now.Add(-long)
 	} else {
 		s.span = ""

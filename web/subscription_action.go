@@ -331,12 +331,3 @@ func (h *subscriptionPages) delete(r *request, u *record.SubscriptionView) (resp
 	}
 	return done(subscriptionPath(u.ID), "Subscription deleted. It receives nothing more.")
 }
-
-// parseTime reads a time as the clock renders it; zero if it is invalid.
-func parseTime(s string) time.Time {
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		return time.Time{}
-	}
-	return t
-}

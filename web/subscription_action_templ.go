@@ -1041,7 +1041,8 @@ func replayPage(f ui.Frame, p *replayForm) templ.Component {
 
 // fieldTime formats a time as the value of a datetime-local input, "" if it is invalid.
 func (p *replayForm) fieldTime(c ui.Clock, typed string) string {
-	return c.FieldValue(parseTime(c.WithZone(typed)))
+	t, _ := readTimestamp(c.WithZone(typed)) // the zero time if it is invalid
+	return c.FieldValue(t)
 }
 
 // deletePage lists what is deleted with a subscription.
@@ -1123,7 +1124,7 @@ func deletePage(f ui.Frame, s *record.SubscriptionView, curl string) templ.Compo
 					var templ_7745c5c3_Var49 string
 					templ_7745c5c3_Var49, templ_7745c5c3_Err = templ.JoinStringErrs(countedOf2(s.WaitingDeliveries, "delivery waits for its", "deliveries wait for their"))
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 219, Col: 105}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 220, Col: 105}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var49))
 					if templ_7745c5c3_Err != nil {
@@ -1147,7 +1148,7 @@ func deletePage(f ui.Frame, s *record.SubscriptionView, curl string) templ.Compo
 					var templ_7745c5c3_Var50 string
 					templ_7745c5c3_Var50, templ_7745c5c3_Err = templ.JoinStringErrs(events)
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 225, Col: 22}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 226, Col: 22}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var50))
 					if templ_7745c5c3_Err != nil {
@@ -1161,7 +1162,7 @@ func deletePage(f ui.Frame, s *record.SubscriptionView, curl string) templ.Compo
 						var templ_7745c5c3_Var51 string
 						templ_7745c5c3_Var51, templ_7745c5c3_Err = templ.JoinStringErrs(" waiting since ")
 						if templ_7745c5c3_Err != nil {
-							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 227, Col: 26}
+							return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 228, Col: 26}
 						}
 						_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var51))
 						if templ_7745c5c3_Err != nil {
@@ -1175,7 +1176,7 @@ func deletePage(f ui.Frame, s *record.SubscriptionView, curl string) templ.Compo
 					var templ_7745c5c3_Var52 string
 					templ_7745c5c3_Var52, templ_7745c5c3_Err = templ.JoinStringErrs(" will not be delivered.")
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 230, Col: 33}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 231, Col: 33}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var52))
 					if templ_7745c5c3_Err != nil {
@@ -1194,7 +1195,7 @@ func deletePage(f ui.Frame, s *record.SubscriptionView, curl string) templ.Compo
 					var templ_7745c5c3_Var53 string
 					templ_7745c5c3_Var53, templ_7745c5c3_Err = templ.JoinStringErrs(webhook.Count(n, "running replay") + " will be cancelled.")
 					if templ_7745c5c3_Err != nil {
-						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 234, Col: 69}
+						return templ.Error{Err: templ_7745c5c3_Err, FileName: `web/subscription_action.templ`, Line: 235, Col: 69}
 					}
 					_, templ_7745c5c3_Err = templ_7745c5c3_Buffer.WriteString(templ.EscapeString(templ_7745c5c3_Var53))
 					if templ_7745c5c3_Err != nil {

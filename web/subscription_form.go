@@ -92,9 +92,10 @@ func groupsOf(catalog *webhook.Catalog, asked []string) []eventGroup {
 	return groups
 }
 
-// readSubscriptionForm reads the form.
-func readSubscriptionForm(form url.Values) *subscriptionForm {
-	return &subscriptionForm{
+// readForm reads the form. A partner's subscription belongs to the partner's program.
+func (h *subscriptionPages) readForm(r *request) *subscriptionForm {
+	form := r.PostForm
+	p := &subscriptionForm{
 		once: form.Get("once"), was: form.Get("was"),
 		program: strings.TrimSpace(form.Get("for_program")), url: strings.TrimSpace(form.Get("url")),
 		description: strings.ReplaceAll(strings.TrimSpace(form.Get("description")), "\r\n", "\n"),
@@ -104,6 +105,10 @@ func readSubscriptionForm(form url.Values) *subscriptionForm {
 		ordered: form.Has("ordered"), active: form.Has("active"), remove: form.Has("remove_authorization"),
 		authorization: form.Get("authorization"), headers: form.Get("headers"), removeHeaders: form.Has("remove_headers"),
 	}
+	if r.portal.in() {
+		p.program = r.program
+	}
+	return p
 }
 
 // fields returns the subscription fields that the form sets. It records invalid fields in the form.
@@ -234,12 +239,8 @@ func (h *subscriptionPages) renderNew(r *request, p *subscriptionForm, status in
 
 // create creates a subscription. Only this response shows its signing secret.
 func (h *subscriptionPages) create(r *request) (response, error) {
-	form := r.PostForm
-	p := readSubscriptionForm(form)
-	if r.portal.in() {
-		p.program = r.program
-	}
-	switch form.Get("step") {
+	p := h.readForm(r)
+	switch r.PostForm.Get("step") {
 	case "check":
 		return h.renderNew(r, p, http.StatusOK)
 	case "filters":
@@ -326,13 +327,9 @@ func (h *subscriptionPages) previewPing(r *request, program, typed string, valid
 // checkURL responds to the script with the validation of a URL and the first ping. It uses POST
 // because a URL may contain a secret.
 func (h *subscriptionPages) checkURL(r *request) (response, error) {
-	form := r.PostForm
-	p := readSubscriptionForm(form)
-	if r.portal.in() {
-		p.program = r.program
-	}
+	p := h.readForm(r)
 	v := h.checkedURL(r, p.url)
-	return response{page: urlChecked(v, h.previewPing(r, p.program, p.url, v.fault == "", form.Has("authorized")))}, nil
+	return response{page: urlChecked(v, h.previewPing(r, p.program, p.url, v.fault == "", r.PostForm.Has("authorized")))}, nil
 }
 
 func (h *subscriptionPages) editForm(r *request, u *record.SubscriptionView) (response, error) {
@@ -381,10 +378,9 @@ func editionOf(s *webhook.Subscription) string {
 var errStale = errors.New("web: the record was changed by another request")
 
 func (h *subscriptionPages) update(r *request, u *record.SubscriptionView) (response, error) {
-	form := r.PostForm
-	p := readSubscriptionForm(form)
+	p := h.readForm(r)
 	p.editing = u
-	switch form.Get("step") {
+	switch r.PostForm.Get("step") {
 	case "check":
 		return h.renderEdit(r, p, http.StatusOK)
 	case "filters":

@@ -124,7 +124,7 @@ func (h *systemPages) supportText(s *systemRecord) string {
 		s.store.Failures)
 	line("disk", "%d of %d bytes free, %d must be, low: %v", s.disk.Free, s.disk.Size, s.disk.MinFree, s.disk.Low)
 	line("forecast", "%s", s.forecast)
-	line("replica", "%s, lag %s, last success %s", s.replica.State, s.replica.Lag.Round(time.Millisecond), replicaTime(&s.replica))
+	line("replica", "%s, lag %s, last success %s", s.replica.State, s.replica.Lag.Round(time.Millisecond), timeOrNever(s.replica.LastSuccess))
 	if s.replica.State != store.ReplicaOff {
 		line("verified", "%s, damage found %s", timeOrNever(s.replica.Verified.Time), timeOrNever(s.replica.Verified.Failed))
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coreos/go-oidc/v3/oidc"
 	"golang.org/x/oauth2"
 
 	"service/webhook"
@@ -160,7 +161,7 @@ func (p *Provider) complete(ctx context.Context, m *metadata, token *oauth2.Toke
 	if !missing || m.provider.UserInfoEndpoint() == "" {
 		return nil
 	}
-	info, err := m.provider.UserInfo(withClient(ctx, p.client), oauth2.StaticTokenSource(token))
+	info, err := m.provider.UserInfo(oidc.ClientContext(ctx, p.client), oauth2.StaticTokenSource(token))
 	if err != nil {
 		return unavailable(err)
 	}

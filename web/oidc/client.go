@@ -70,10 +70,6 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 
 func (b *boundedBody) Close() error { return b.body.Close() }
 
-func withClient(ctx context.Context, c *http.Client) context.Context {
-	return oidc.ClientContext(ctx, c)
-}
-
 func isLoopback(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && a.IsLoopback()

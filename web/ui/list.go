@@ -63,24 +63,14 @@ func (s *spanPreset) between(c Clock) (from, to time.Time) {
 	return midnight(s.before), to
 }
 
-// SpanLength returns the duration of a preset, 0 for an unknown name.
-func SpanLength(name string) time.Duration {
+// Span returns the label and the duration of a preset, 0 for an unknown name.
+func Span(name string) (label string, long time.Duration) {
 	for _, s := range spans {
 		if s.name == name {
-			return s.long
+			return s.label, s.long
 		}
 	}
-	return 0
-}
-
-// SpanLabel is the label of a preset.
-func SpanLabel(name string) string {
-	for _, s := range spans {
-		if s.name == name {
-			return s.label
-		}
-	}
-	return name
+	return name, 0
 }
 
 // Listing is the state of a list page, parsed from its address.

@@ -112,15 +112,15 @@ var (
 	errErased = errors.New("erased")
 )
 
-// carried is the part of a delivery's events that its attempts need.
-type carried struct {
+// eventParts is what the attempts of a delivery need of its events.
+type eventParts struct {
 	bodies [][]byte      // the JSON of each; read-only
 	trace  webhook.Trace // of the first event that has one
 	oldest int64         // when the first event was accepted, in Unix milliseconds
 }
 
 // add appends the next event, in the order of the log.
-func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
+func (c *eventParts) add(body []byte, trace webhook.Trace, received int64) {
 	if len(c.bodies) == 0 {
 		c.oldest = received
 	}
@@ -132,7 +132,7 @@ func (c *carried) add(body []byte, trace webhook.Trace, received int64) {
 
 // eventBodies returns the events at the given seqs, all of them or an error errGone or errErased. It
 // reads with scan what is no longer in memory.
-func (s *core) eventBodies(scan sqlite.ScanRow, programID string, seqs []int64) (c carried, err error) {
+func (s *core) eventBodies(scan sqlite.ScanRow, programID string, seqs []int64) (c eventParts, err error) {
 	c.bodies = make([][]byte, 0, len(seqs))
 	if len(seqs) > 0 {
 		s.tail.Scan(programID, seqs[0]-1, func(seq int64, e *tail.Event) bool {
@@ -154,16 +154,16 @@ func (s *core) eventBodies(scan sqlite.ScanRow, programID string, seqs []int64) 
 		err := scan("SELECT id, received_at, json, traceparent, erased_at IS NOT NULL FROM events WHERE program_id = ? AND seq = ?",
 			[]any{programID, seq}, &id, &received, &body, &trace, &erased)
 		if errors.Is(err, sql.ErrNoRows) {
-			return carried{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
+			return eventParts{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errGone)
 		}
 		if erased {
-			return carried{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errErased)
+			return eventParts{}, fmt.Errorf("store: event %d of program %s: %w", seq, programID, errErased)
 		}
 		if err == nil {
 			body, err = s.dictionaries.Unpack(id, body)
 		}
 		if err != nil {
-			return carried{}, err
+			return eventParts{}, err
 		}
 		c.add(body, webhook.Trace(trace.String), received)
 	}

@@ -899,10 +899,10 @@ func (s Queues) queueProbe(t *tx, cr *Credit) error {
 }
 
 // claimedEvents returns the events of a delivery by its column seqs.
-func (s Queues) claimedEvents(t *tx, c *Claim, seqs string) (carried, error) {
+func (s Queues) claimedEvents(t *tx, c *Claim, seqs string) (eventParts, error) {
 	var list []int64
 	if err := json.Unmarshal([]byte(seqs), &list); err != nil {
-		return carried{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
+		return eventParts{}, fmt.Errorf("store: events of delivery %s: %w", c.ID, err)
 	}
 	return s.eventBodies(t.Scan, c.ProgramID, list)
 }

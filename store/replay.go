@@ -285,7 +285,7 @@ func (s Queues) stepReplay(ctx context.Context, q *Queue, count, size int) (c *C
 
 // replayBatch is the result of one step of a replay.
 type replayBatch struct {
-	carried
+	eventParts
 	seqs  []int64
 	after int64 // the replay's cursor after the step
 }
@@ -297,7 +297,7 @@ func (s Queues) replayBatch(ctx context.Context, r *record.ReplayCursor, count, 
 		return b, err
 	}
 	all := len(b.seqs)
-	b.carried, b.seqs, err = s.fitting(ctx, r.ProgramID, b.seqs, size)
+	b.eventParts, b.seqs, err = s.fitting(ctx, r.ProgramID, b.seqs, size)
 	if len(b.seqs) < all {
 		b.after = b.seqs[len(b.seqs)-1]
 	}
@@ -306,7 +306,7 @@ func (s Queues) replayBatch(ctx context.Context, r *record.ReplayCursor, count, 
 
 // fitting reads the first of some events that together have at most size bytes, but at least one
 // if there is one, and returns their seqs. The error is [ErrStale] if one of them is gone.
-func (s Queues) fitting(ctx context.Context, programID string, seqs []int64, size int) (c carried, fit []int64, err error) {
+func (s Queues) fitting(ctx context.Context, programID string, seqs []int64, size int) (c eventParts, fit []int64, err error) {
 	read, _ := s.db.Reads(ctx)
 	for {
 		if c, err = s.eventBodies(read, programID, seqs); err != nil {

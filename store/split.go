@@ -109,7 +109,7 @@ func (t *tx) endSplitOf(num int64, subscriptionID string) error {
 
 // splitRun contains the events that a split sends next.
 type splitRun struct {
-	carried
+	eventParts
 	parent int64  // the failed delivery
 	id     string // its ID, as stored
 	after  int64  // the position of the split
@@ -141,7 +141,7 @@ func (s Queues) splitNext(ctx context.Context, q *Queue, except []string, count,
 	if err != nil && err != sqlite.ErrStop || len(r.seqs) == 0 {
 		return r, err
 	}
-	r.carried, r.seqs, err = s.fitting(ctx, q.ProgramID, r.seqs, size)
+	r.eventParts, r.seqs, err = s.fitting(ctx, q.ProgramID, r.seqs, size)
 	return r, err
 }
 

@@ -186,11 +186,11 @@ var bugs = []bug{
 			"events.seq)`", "`"},
 	}},
 	{"retention forgets what was delivered once its delivery is removed", []edit{
-		{"store/delivered.go", "for i := range ranges {\n\t\t\t\tif err := t.addDelivered(&ranges[i])",
+		{"store/retention_delivered.go", "for i := range ranges {\n\t\t\t\tif err := t.addDelivered(&ranges[i])",
 			"for i := range ranges[:0] {\n\t\t\t\tif err := t.addDelivered(&ranges[i])"},
 	}},
 	{"the shorter retention removes deliveries that failed", []edit{
-		{"store/delivered.go", "case success && counted <= old:", "case completed && counted <= old:"},
+		{"store/retention_delivered.go", "case success && counted <= old:", "case completed && counted <= old:"},
 	}},
 	{"a replay skips an event where a delivery is full", []edit{
 		{"store/replay.go", "\t\tend = seqs[count-1]\n", "\t\tend = min(seqs[count-1]+1, r.Until)\n"},

@@ -60,8 +60,8 @@ var raceBugs = []testBug{
 			"UPDATE cursors SET seq = ? WHERE subscription_id = ? AND ? IS NOT NULL"},
 	}}, "TestRetentionKeepsMovedCursors", "retention must not move it back", "store"},
 	{bug{name: "retention takes all events between two that were delivered for delivered", edits: []edit{
-		{"store/delivered.go", "if between == len(all) {", "if between >= len(all) {"},
-		{"store/delivered.go", "return !gap, err", "return true, err"},
+		{"store/retention_delivered.go", "if between == len(all) {", "if between >= len(all) {"},
+		{"store/retention_delivered.go", "return !gap, err", "return true, err"},
 	}}, "TestDeliveredRanges", "whether event", "store"},
 	{bug{name: "a delivery whose last attempt kill -9 cut off is in no incident", edits: []edit{
 		{"store/queue.go", "if r.Status == webhook.StatusFailed && !deleted && !ping && !r.Split && c.URLNumber == current {",

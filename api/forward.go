@@ -337,12 +337,14 @@ func (f *forwardedRequest) accept(resp *http.Response) error {
 	if f.req.http.ContentLength != 0 {
 		f.leaveBody(resp.Header)
 	}
-	resp.Body = &forwardedBody{resp.Body, f.cancel, f.api.timeout, maxForwardedBody}
+	body := &forwardedBody{resp.Body, f.cancel, f.api.timeout, maxForwardedBody}
+	resp.Body = body
 	f.req.writeUntil(time.Now().Add(writeTimeout(max(0, int(resp.ContentLength)))))
 	if events {
 		resp.Header.Set("Content-Type", mediaEvents)
 		resp.Header.Set("X-Accel-Buffering", "no")
-		resp.Body = untilShutdown{&forwardedBody{resp.Body, f.cancel, max(f.api.timeout, 2*streamIdle), maxForwardedBody}, resp.Request.Context()}
+		body.silence = max(body.silence, 2*streamIdle)
+		resp.Body = untilShutdown{body, resp.Request.Context()}
 		f.req.readUntil(time.Time{})
 		f.req.writeUntil(time.Time{})
 	}

@@ -614,6 +614,33 @@ func TestForwardEndless(t *testing.T) {
 	}
 }
 
+// TestForwardIdleStream forwards a stream of events that is idle for longer than --request-timeout.
+func TestForwardIdleStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := &installation{service: start(t, func(c *Config) { c.RequestTimeout = streamIdle / 3 })}
+		old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+		old.forwardOverPipes(&http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			serviceHeader(w.Header())
+			w.Header().Set("Content-Type", mediaEvents)
+			http.NewResponseController(w).Flush()
+			time.Sleep(streamIdle)
+			io.WriteString(w, ": idle\n\n")
+		})})
+		client := &http.Client{Transport: &http.Transport{DialContext: servePipes(t, &http.Server{Handler: old.api}).dial}}
+		defer client.CloseIdleConnections()
+		req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://service/v2/webhooks/subscriptions/"+webhook.NewID()+"/events", nil)
+		req.Header = http.Header{"Authorization": {"Bearer " + old.moved}, "Accept": {mediaEvents}}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if text, err := io.ReadAll(resp.Body); err != nil || string(text) != ": idle\n\n" {
+			t.Errorf("got %q, %v", text, err)
+		}
+	})
+}
+
 // endless returns a handler whose responses do not end. every is the time between their bytes; with
 // 0 no more bytes follow.
 func endless(every time.Duration) http.HandlerFunc {

@@ -80,6 +80,8 @@ func TestAddressesOfAList(t *testing.T) {
 		{"no span", v.With(SpanParameter), "/deliveries?filter[status]=failed&program=acme&sort=created_at"},
 		{"another span", v.withSpan("7d"), "/deliveries?filter[status]=failed&program=acme&sort=created_at&span=7d"},
 		{"the subscriptions of a program", InProgram("/subscriptions", "a b"), "/subscriptions?program=a+b"},
+		{"the failing subscriptions of a program", InProgram("/subscriptions?filter[status]=failing", "a b"),
+			"/subscriptions?filter[status]=failing&program=a+b"},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.name, tt.got, tt.want)

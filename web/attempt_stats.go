@@ -158,18 +158,6 @@ func share(n, of int64) string {
 }
 
 // rate formats the success rate.
-func (p *attemptStats) rate() string { return successRate(&p.total) }
-
-func successRate(s *webhook.Stat) string {
-	r, ok := s.SuccessRate()
-	switch {
-	case !ok:
-		return "–"
-	case r == 1:
-		return "100 %"
-	}
-	// Only exactly 100 % and 0 % are shown as such.
-	return fmt.Sprintf("%.1f %%", min(max(r*100, 0.1), 99.9))
-}
+func (p *attemptStats) rate() string { return cmp.Or(rate(&p.total), "–") }
 
 func (p *attemptStats) quantile(q float64) string { return cmp.Or(quantileText(&p.total, q), "–") }

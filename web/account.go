@@ -100,7 +100,7 @@ func (h *accountPages) changePassword(r *request) (response, error) {
 		return sw.Audit(r.entry(webhook.ActionAdminPassword, "", admin.ID, "changed; "+webhook.Count(ended, "other session")+" ended"))
 	})
 	if err != nil {
-		return response{}, unavailable(asProblem(err))
+		return response{}, asProblem(err)
 	}
 	said := &ui.Note{Kind: ui.NoteSuccess, Text: "Password changed. " + webhook.Count(ended, "other session") + " ended."}
 	return response{location: "/account", cookies: h.sessions.cookies(r, secret), note: said}, nil
@@ -116,7 +116,7 @@ func (h *accountPages) revokeSession(r *request) (response, error) {
 		return sw.Audit(r.entry(webhook.ActionSessionEnd, "", r.session.AdminID, "revoked one session"))
 	})
 	if err != nil {
-		return response{}, unavailable(asProblem(err))
+		return response{}, asProblem(err)
 	}
 	if id == r.session.ID {
 		return response{location: "/sign-in", cookies: []*http.Cookie{h.sessions.cookie(sessionCookie, "", -1)}}, nil
@@ -134,7 +134,7 @@ func (h *accountPages) signOutEverywhere(r *request) (response, error) {
 		return sw.Audit(r.entry(webhook.ActionSessionEnd, "", r.session.AdminID, "signed out everywhere: "+webhook.Count(ended, "session")))
 	})
 	if err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	return response{location: "/sign-in", cookies: []*http.Cookie{h.sessions.cookie(sessionCookie, "", -1)}}, nil
 }

@@ -132,7 +132,7 @@ func (h *channelPages) create(r *request) (response, error) {
 		return response{page: channelFormPage(h.frame(r, "New alert channel"), f), status: http.StatusUnprocessableEntity}, nil
 	}
 	if err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	if c.Kind == webhook.ChannelWebhook {
 		return response{page: channelSecretPage(h.frame(r, "Alert channel created"), &c), secret: true}, nil

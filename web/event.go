@@ -149,7 +149,7 @@ func (h *eventPages) export(r *request) (response, error) {
 	}
 	detail := "as " + format + ": " + cmp.Or(webhook.EventList.Selection(&v.Query), "everything")
 	if err := h.audit(r, webhook.ActionEventExport, r.program, "", detail); err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	e := export{
 		columns: []string{"program_id", "seq", "id", "name", "timestamp", "received_at", "bytes"},
@@ -513,7 +513,7 @@ func (h *eventPages) publish(r *request) (response, error) {
 		}
 	}
 	if err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	said := ui.Note{Kind: ui.NoteSuccess, Text: "Event published. It is sent to all active subscriptions to " + event.Name + "."}
 	if added == 0 {

@@ -72,7 +72,7 @@ func (h *site) exportList(r *request, l *webhook.List, e *export) (response, err
 	}
 	what := fmt.Sprintf("%s of %s", format, strings.TrimPrefix(v.Selection(v.Path), v.Path))
 	if err := h.audit(r, e.action, cmp.Or(e.program, r.program), e.subject, what); err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	return response{file: f}, nil
 }
@@ -93,7 +93,8 @@ func (e *export) file(name, format string, q webhook.ListQuery) *file {
 
 // has reports whether a format has the i-th column.
 func (e *export) has(i int, format string) bool {
-	return cmp.Or(e.only[e.columns[i]], format) == format
+	only := e.only[e.columns[i]]
+	return only == "" || only == format
 }
 
 // writer returns a function that writes a page and advances the query to the next one, if any.

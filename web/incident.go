@@ -381,7 +381,7 @@ func (h *incidentPages) addPortalLink(r *request, v *incidentView) (response, er
 		return err
 	})
 	if err != nil {
-		return response{}, unavailable(asProblem(err))
+		return response{}, asProblem(err)
 	}
 	v.access = &portalAccess{h.cfg.BaseURL + webhook.PortalLinkPath(code), link.Role, link.ExpiresAt}
 	v.message = partnerMessage(&v.Incident, v.access)

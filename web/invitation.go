@@ -60,7 +60,7 @@ func (h *adminPages) invite(r *request) (response, error) {
 		return h.renderInvite(r, http.StatusUnprocessableEntity, &f), nil
 	}
 	if err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	return response{page: invitedPage(h.frame(r, "Invitation created"), &in, h.cfg.BaseURL+"/invitation/"+code), secret: true}, nil
 }

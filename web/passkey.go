@@ -254,7 +254,7 @@ func (h *signInPages) beginByPasskey(r *request, s signInForm, p *webhook.Passke
 		e := r.entry(webhook.ActionPasskeyRefuse, "", p.ID, p.Name+": its sign count did not grow, so it may have been copied")
 		e.Admin = admin.Email
 		if err := h.store.Write(r, func(sw store.Write) error { return sw.Audit(e) }); err != nil {
-			return response{}, unavailable(err)
+			return response{}, err
 		}
 		return h.passkeyRefused(r, s, "This passkey was refused: its counter did not grow, so it may have been copied. "+
 			"Sign in with your password, and remove the passkey."), nil

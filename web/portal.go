@@ -204,7 +204,7 @@ func (h *portalPages) useLink(r *request) (response, error) {
 		return response{}, h.invalidLink(r)
 	}
 	if err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	cookies := []*http.Cookie{h.sessions.cookie(name, secret, webhook.PortalSessionLife)}
 	if _, err := r.Cookie(h.sessions.cookieName(other)); err == nil && !r.portal.framed {
@@ -233,7 +233,7 @@ func (h *portalPages) signOut(r *request) (response, error) {
 		return sw.Audit(r.entry(webhook.ActionPortalSessionEnd, p.ProgramID, p.ID, "ended by the partner"))
 	})
 	if err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	r.portal.program = nil
 	return response{page: portalEndPage(h.frame(r, "Your session has ended")), cookies: []*http.Cookie{h.sessions.cookie(name, "", -1)}}, nil

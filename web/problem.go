@@ -56,12 +56,8 @@ func tooBusy(err error) error {
 		text: "Too many sign-ins are in progress. Nothing was changed.", retryAfter: 2 * time.Second}
 }
 
-// unavailable returns the problem of a store that cannot write, and other errors
-// unchanged.
-func unavailable(err error) error {
-	if !store.Unavailable(err) {
-		return err
-	}
+// unavailable returns the problem of a store that cannot write.
+func unavailable(err error) *problem {
 	p := &problem{status: http.StatusServiceUnavailable, title: "The change cannot be stored",
 		text: "The service cannot write to its disk. Nothing was changed. Free disk space and try again.", retryAfter: unavailableRetry}
 	if store.LeaseExpired(err) {
@@ -79,7 +75,7 @@ func done(location, text string) (response, error) {
 // saved is done after a write; err says why nothing was changed.
 func saved(err error, location, text string) (response, error) {
 	if err != nil {
-		return response{}, unavailable(asProblem(err))
+		return response{}, asProblem(err)
 	}
 	return done(location, text)
 }

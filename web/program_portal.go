@@ -73,7 +73,7 @@ func (h *programPortalPages) createLink(r *request, p *programPortal) (response,
 		return h.render(r, p, http.StatusUnprocessableEntity), nil
 	}
 	if err != nil {
-		return response{}, unavailable(asProblem(err))
+		return response{}, asProblem(err)
 	}
 	return response{secret: true, page: portalLinkCreatedPage(h.frame(r, "Portal link"), &l, h.cfg.BaseURL+webhook.PortalLinkPath(code))}, nil
 }

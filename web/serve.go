@@ -197,18 +197,23 @@ func (w *Web) serve(do handler) http.Handler {
 	})
 }
 
-// fail writes the page of an error, and logs the error unless it is a *problem.
+// fail writes the page of an error, and logs the error unless it is a *problem or that of a store that
+// cannot write.
 func (w *Web) fail(rw http.ResponseWriter, r *request, err error) {
 	var p *problem
 	if !errors.As(err, &p) {
-		if r.Context().Err() != nil {
+		switch {
+		case r.Context().Err() != nil:
 			return // the visitor disconnected, which caused the error
-		}
-		w.log(r, err)
-		p = &problem{
-			status: http.StatusInternalServerError, again: r.Method == http.MethodGet,
-			title: "This page could not be loaded",
-			text:  "The service failed to handle the request. Search its log for the request ID below.",
+		case store.Unavailable(err):
+			p = unavailable(err)
+		default:
+			w.log(r, err)
+			p = &problem{
+				status: http.StatusInternalServerError, again: r.Method == http.MethodGet,
+				title: "This page could not be loaded",
+				text:  "The service failed to handle the request. Search its log for the request ID below.",
+			}
 		}
 	}
 	if inPortal(r.Request) || strings.HasPrefix(r.URL.Path, webhook.SharePath) {

@@ -74,7 +74,7 @@ func (h *deliveryPages) share(r *request, d *deliveryRecord) (response, error) {
 		return err
 	})
 	if err != nil {
-		return response{}, unavailable(asProblem(err))
+		return response{}, asProblem(err)
 	}
 	link := h.cfg.BaseURL + webhook.SharePath + code
 	return response{page: createdSharePage(h.frame(r, "Link to the delivery"), &sh, link), secret: true}, nil

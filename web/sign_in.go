@@ -284,7 +284,7 @@ func (h *signInPages) signUp(r *request, password string, create func(store.Writ
 		return sw.Audit(r.signInEntry())
 	})
 	if err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	return response{location: "/", cookies: h.sessions.cookies(r, secret)}, nil
 }
@@ -341,7 +341,7 @@ func (h *signInPages) useLink(r *request) (response, error) {
 		return sw.Audit(r.signInEntry())
 	})
 	if err != nil {
-		return response{}, unavailable(asProblem(err))
+		return response{}, asProblem(err)
 	}
 	return response{location: "/", session: true, cookies: h.sessions.cookies(r, secret)}, nil
 }

@@ -184,7 +184,7 @@ func (h *tokenPages) create(r *request) (response, error) {
 		return response{page: newTokenPage(h.frame(r, "New token"), &f), status: http.StatusUnprocessableEntity}, nil
 	}
 	if err != nil {
-		return response{}, unavailable(err)
+		return response{}, err
 	}
 	return response{page: madeTokenPage(h.frame(r, "Token created"), &token, secret, h.listCommand(&token)), secret: true}, nil
 }

@@ -54,5 +54,6 @@ func testFilters(req *request) (answer, error) {
 }
 
 func newFilterExample(e *store.FilterExample) filterExample {
-	return filterExample{e.ID, timestamp(e.ReceivedAt), append([]webhook.FilterValue{}, e.Values...)}
+	values := append([]webhook.FilterValue{}, e.Values...) // never null
+	return filterExample{e.ID, timestamp(e.ReceivedAt), values}
 }

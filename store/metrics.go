@@ -203,7 +203,7 @@ func (s Queues) FirstWanted(ctx context.Context, programID string, spans []Inter
 	const selectAccepted = "SELECT received_at FROM events WHERE program_id = ? AND seq = ?"
 	err = s.db.Scan(ctx, selectAccepted, []any{programID, first}, (*sqlite.Time)(&accepted))
 	if errors.Is(err, sql.ErrNoRows) {
-		return 0, accepted, nil // removed by retention in between
+		return 0, time.Time{}, nil // removed by retention in between
 	}
 	return first, accepted, err
 }

@@ -63,7 +63,7 @@ func (s Programs) Get(ctx context.Context, id string) (*webhook.Program, error) 
 	if err != nil {
 		return nil, err
 	}
-	s.programs.put(id, p, generation)
+	s.programs.put(p.ID, p, generation)
 	return p, nil
 }
 

@@ -231,10 +231,14 @@ func (s Queues) fillQueues(ctx context.Context, queues map[string]*Queue, which 
 		}
 		return err
 	}
-	return errors.Join(
-		mark("SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND ", func(q *Queue) { q.Replaying = true }),
-		mark("SELECT DISTINCT subscription_id FROM splits WHERE ", func(q *Queue) { q.Splitting = true }),
-		s.fillOldSecrets(ctx, queues, which, args))
+	if err := mark("SELECT DISTINCT subscription_id FROM replays WHERE status = 'running' AND ",
+		func(q *Queue) { q.Replaying = true }); err != nil {
+		return err
+	}
+	if err := mark("SELECT DISTINCT subscription_id FROM splits WHERE ", func(q *Queue) { q.Splitting = true }); err != nil {
+		return err
+	}
+	return s.fillOldSecrets(ctx, queues, which, args)
 }
 
 // fillInterests reads the interests of the queues.

@@ -253,7 +253,7 @@ func followPage(f ui.Frame, text, action, button string) templ.Component {
 	})
 }
 
-// rowAction is a button that changes the record of a row, which of names for screen readers.
+// rowAction is a button that changes the record of a row. Screen readers hear of after the label.
 func rowAction(action, label, of string) templ.Component {
 	return templruntime.GeneratedTemplate(func(templ_7745c5c3_Input templruntime.GeneratedComponentInput) (templ_7745c5c3_Err error) {
 		templ_7745c5c3_W, ctx := templ_7745c5c3_Input.Writer, templ_7745c5c3_Input.Context

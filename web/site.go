@@ -138,7 +138,10 @@ func feedPager(v *ui.Listing, next string, newer func() (string, error)) (ui.Pag
 		return v.FeedPages("", next), nil
 	}
 	previous, err := newer()
-	return v.FeedPages(previous, next), err
+	if err != nil {
+		return ui.Pager{}, err
+	}
+	return v.FeedPages(previous, next), nil
 }
 
 // log logs an internal error. It logs the pattern of the path, since the path may

@@ -341,8 +341,8 @@ func (l *List) Followed(q *ListQuery) bool {
 	return l.Follow && !q.Sort[0].Descending && q.Ranges["received_at"].To.IsZero()
 }
 
-// UnknownEvents returns the event names in filters that are neither in the catalog nor in used, sorted,
-// and the error about them, nil if there are none.
+// UnknownEvents returns the event names in filters that are neither in the catalog nor in used, and the
+// error about them, nil if there are none. The names are sorted like those of a filter.
 func (l *List) UnknownEvents(q *ListQuery, c *Catalog, used []string) (names []string, err *Error) {
 	if l == nil {
 		return nil, nil

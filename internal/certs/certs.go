@@ -439,7 +439,7 @@ func (c *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 		}
 		return c.acme.GetCertificate(hello)
 	}
-	if local.Leaf.VerifyHostname(name) == nil {
+	if local.Leaf.VerifyHostname(name) == nil { // of this machine; a domain is never one of its names
 		return local, nil
 	}
 	loaded, isDomain := c.loaded[name]

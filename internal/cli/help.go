@@ -54,7 +54,7 @@ func groupFlags(k *kong.Kong) error {
 	for _, n := range nodes(k.Model.Node) {
 		all := len(n.Flags) > 20
 		for _, flag := range n.Flags {
-			setting := flag.Group != nil // of serve
+			setting := flag.Group != nil // only the flags of serve name a group
 			switch {
 			case n.Parent == nil:
 				flag.Group = &kong.Group{Key: "general", Title: "General:"} // after the command's own

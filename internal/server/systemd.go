@@ -30,7 +30,8 @@ func notify(
 	sdNotify(logger, daemon.SdNotifyReady+"\n"+status)
 	// If the unit's TimeoutStopSec= is longer, systemd uses TimeoutStopSec=.
 	defer func() {
-		if stopTimeout > 0 && !errors.Is(context.Cause(ctx), errLeaseLost) { // else the process continues in the other role
+		// A standby stops at once, and a node whose lease ended continues in the other role.
+		if stopTimeout > 0 && !errors.Is(context.Cause(ctx), errLeaseLost) {
 			sdNotify(logger, fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d", daemon.SdNotifyStopping, stopTimeout.Microseconds()))
 		}
 	}()

@@ -80,6 +80,7 @@ const selectPending = `SELECT x.program_id, x.seq, coalesce(e.seq, 0), coalesce(
 func Next(each sqlite.EachRow, d *dictionary.Set, programID string, seq int64) (all []Pending, err error) {
 	err = each(selectPending, []any{programID, seq, AtOnce}, func(scan func(...any) error) error {
 		var p Pending
+		// A deletion of the program may have removed the event already.
 		p.Event, err = record.ScanEvent(d, "", func(dest ...any) error {
 			return scan(append([]any{&p.ProgramID, &p.Seq}, dest...)...)
 		})

@@ -13,7 +13,7 @@ import (
 func (s Events) Arrived(ctx context.Context, programID string, q *webhook.ListQuery, mark string) (list.Arrived, error) {
 	query := *q
 	query.Size = list.MaxArrived
-	f, err := s.feed(ctx, programID, &query)
+	f, err := s.feedOf(ctx, programID, &query)
 	if err != nil {
 		return list.Arrived{}, err
 	}

@@ -334,18 +334,23 @@ func (s Events) Page(ctx context.Context, programID string, q *webhook.ListQuery
 // Newer returns the cursor of the page before the one at the cursor of q, "" if that is the
 // first. programID is "" for all programs.
 func (s Events) Newer(ctx context.Context, programID string, q *webhook.ListQuery) (string, error) {
-	f, err := s.feed(ctx, programID, q)
+	f, err := s.feedOf(ctx, programID, q)
 	if err != nil {
 		return "", err
 	}
 	return f.Newer(ctx)
 }
 
-// feed returns the feed of a program's events that match q, "" for all programs.
-func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*list.Feed, error) {
+// feedOf returns the feed of a program, or for "" that of all programs.
+func (s Events) feedOf(ctx context.Context, programID string, q *webhook.ListQuery) (*list.Feed, error) {
 	if programID == "" {
 		return s.feedAll(ctx, q)
 	}
+	return s.feed(ctx, programID, q)
+}
+
+// feed returns the feed of a program's events that match q.
+func (s Events) feed(ctx context.Context, programID string, q *webhook.ListQuery) (*list.Feed, error) {
 	low, high, err := s.lists.Between(ctx, "", q.Ranges["received_at"], func(ctx context.Context, at time.Time) (int64, error) {
 		return s.SeqBefore(ctx, programID, at)
 	})

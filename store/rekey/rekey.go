@@ -128,7 +128,8 @@ func Run(ctx context.Context, w *sqlite.Writer, keys *keyring.Keyring, logger *s
 				done++
 				return keys.Encrypt(secret, place), nil
 			}
-			// A write in progress commits what it encrypted before this one runs.
+			// A write in progress commits what it encrypted before this one runs. Do runs the function once, so
+			// it counts once.
 			err := w.Do(func(t *sqlite.Tx) (err error) {
 				at, more, err = c.some(t.Each, t.Exec, at, reencrypt)
 				return err

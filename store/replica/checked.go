@@ -89,8 +89,10 @@ func (c *checkedClient) noteDamage(err error) {
 	}
 	c.mu.Lock()
 	known := slices.Contains(c.intact.found, damaged.Error())
-	if c.intact.noteDamage(err); c.listsDamaged {
-		c.intact.damaged = nil
+	if !c.listsDamaged {
+		c.intact.noteDamage(err)
+	} else if !known {
+		c.intact.found = append(c.intact.found, damaged.Error())
 	}
 	c.mu.Unlock()
 	if !known {

@@ -41,11 +41,9 @@ var bugs = []bug{
 	{"a deletion is not announced", []edit{
 		{"store/subscription.go", "headers = NULL, signing_secret = x'', \"+\n\t\t\"revision = revision + 1 WHERE id",
 			"headers = NULL \"+\n\t\t\"WHERE id"},
-		{"store/subscription.go", `"DELETE FROM interests WHERE subscription_id = ?"`,
-			`"DELETE FROM interests WHERE subscription_id = ? AND FALSE"`},
-		{"store/subscription.go", `"DELETE FROM cursors WHERE subscription_id = ?"`, `"DELETE FROM cursors WHERE subscription_id = ? AND FALSE"`},
-		{"store/subscription.go", "t.AfterCommit(func() { s.watchers.SubscriptionChanged(id) })\n\tended, err := s.endDeleted",
-			"ended, err := s.endDeleted"},
+		{"store/subscription.go", `[]string{"interests", "cursors", "splits",`, `[]string{"splits",`},
+		{"store/subscription.go", "\t\ts.watchers.SubscriptionChanged(id)\n\t})\n\tended, err := s.endDeleted",
+			"\t})\n\tended, err := s.endDeleted"},
 	}},
 	{"a pause is ignored", []edit{
 		{"store/queue.go", "AND ping IS NULL AND EXISTS (SELECT 1 FROM subscriptions WHERE id = ?1 AND active = 1)", "AND ping IS NULL"},

@@ -656,13 +656,15 @@ func (s Queues) formNext(ctx context.Context, c *Credit) *Forming {
 
 // formNextExcept forms a delivery without the event types except, nil if no other event waits.
 func (s Queues) formNextExcept(ctx context.Context, c *Credit, except []string) (*Forming, error) {
-	if c.Splits {
+	for left := c.Splits; left; {
 		f, err := s.formSplit(ctx, c, except)
-		if f == nil && err == nil && len(except) == 0 {
-			err = s.finishSplits(ctx, c.Queue)
-		}
 		if f != nil || err != nil {
 			return f, err
+		}
+		if left = false; len(except) == 0 {
+			if left, err = s.finishSplits(ctx, c.Queue); err != nil {
+				return nil, err
+			}
 		}
 	}
 	q := c.Queue

@@ -189,14 +189,20 @@ const countUndelivered = `SELECT count(*) FROM undelivered u CROSS JOIN deliveri
 	CROSS JOIN events e ON e.program_id = d.program_id AND e.seq = u.seq AND e.erased_at IS NULL
 	WHERE u.delivery = ? AND u.seq IN (SELECT value FROM json_each(?))`
 
-// finishSplits ends the splits of a queue that have nothing left to send.
-func (s Queues) finishSplits(ctx context.Context, q *Queue) error {
-	var open bool
-	err := s.db.Scan(ctx, selectUnfinished, []any{q.SubscriptionID}, &open)
-	if err != nil || !open {
-		return err
+// finishSplits ends the splits of a queue that have nothing left to send. It reports whether others are
+// left: a split has more to send once an earlier one has ended that was to send the same event.
+func (s Queues) finishSplits(ctx context.Context, q *Queue) (left bool, err error) {
+	err = s.db.Scan(ctx, selectUnfinished, []any{q.SubscriptionID}, &left)
+	if err != nil || !left {
+		return false, err
 	}
-	return s.writer.doRepeatable(func(t *tx) error { return t.endSplits(ofQueue, q.SubscriptionID) })
+	err = s.writer.doRepeatable(func(t *tx) error {
+		if err := t.endSplits(ofQueue, q.SubscriptionID); err != nil {
+			return err
+		}
+		return t.Scan(selectUnfinished, []any{q.SubscriptionID}, &left)
+	})
+	return left, err
 }
 
 const (

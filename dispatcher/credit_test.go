@@ -275,3 +275,18 @@ func TestPublisherDoesNotWaitForDispatcherLock(t *testing.T) {
 	d.mu.Unlock()
 	<-published
 }
+
+// A delivery fails while its queue is read again, so the queue that was read does not know of its split.
+func TestReloadKeepsSplit(t *testing.T) {
+	s := openStore(t, t.TempDir(), nil)
+	read := newQueue(t, s)
+	d := idleDispatcher(t, s, read)
+	q := d.queues[read.SubscriptionID]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q.recordAttempt(&store.Claim{}, &webhook.Attempt{Result: webhook.ResultFailed}, &store.Recorded{Split: true}, time.Now(), &d.cfg)
+	d.install(q)
+	if !q.splitting {
+		t.Error("the queue has forgotten the split")
+	}
+}

@@ -476,7 +476,8 @@ func (d *Dispatcher) install(q *subscriptionQueue) {
 	if q.Filtered() {
 		d.filtered[q] = struct{}{}
 	}
-	q.readSeq, q.wantedSeq, q.hasReplay, q.splitting = q.Seen, q.Wanted, q.Replaying, q.Splitting
+	q.readSeq, q.wantedSeq, q.hasReplay = q.Seen, q.Wanted, q.Replaying
+	q.splitting = q.splitting || q.Splitting // a delivery may have failed since the queue was read
 	q.nextDue, q.nextPing = earliest(q.nextDue, q.NextDue), earliest(q.nextPing, q.NextPing)
 	d.reschedule(q, phaseCurrent, time.Now())
 }

@@ -292,9 +292,9 @@ func TestSplitWaitsWhileFailing(t *testing.T) {
 	})
 }
 
-// splitting has a receiver refuse one of 100 events that wait in a batch, and returns after a split
+// splitHalfway has a receiver refuse one of 100 events that wait in a batch, and returns after a split
 // has sent some of them at a rate per second for 20 s.
-func (w *testbed) splitting(rate float64) (j *judge, sub webhook.Subscription, poison []string) {
+func (w *testbed) splitHalfway(rate float64) (j *judge, sub webhook.Subscription, poison []string) {
 	w.t.Helper()
 	j, sub, release := w.held(refuses(http.StatusBadRequest, &poison), nil)
 	w.publish("content_updated")
@@ -313,7 +313,7 @@ func (w *testbed) splitting(rate float64) (j *judge, sub webhook.Subscription, p
 // A split continues after a crash, and sends no event again whose delivery was recorded.
 func TestSplitSurvivesCrash(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		j, sub, poison := w.splitting(2)
+		j, sub, poison := w.splitHalfway(2)
 		w.crash()
 		time.Sleep(time.Hour)
 		if got := w.failedAlone(j, sub); !slices.Equal(got, poison) || j.count() != 100 {
@@ -325,7 +325,7 @@ func TestSplitSurvivesCrash(t *testing.T) {
 // Cancelling the failed delivery ends its split.
 func TestSplitIsCancelled(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		j, sub, _ := w.splitting(1)
+		j, sub, _ := w.splitHalfway(1)
 		all := w.all(sub)
 		at := slices.IndexFunc(all, func(d webhook.Delivery) bool { return d.Splitting })
 		if at < 0 {

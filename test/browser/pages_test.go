@@ -206,7 +206,7 @@ func pagesOf(s *pageSample) []page {
 		{name: "overview, failed", path: "/?filter[status]=failed"},
 		{name: "overview of a program", path: "/?program=" + s.big},
 		{name: "status", path: "/status"},
-		{name: "incidents", path: "/incidents", rows: 5},
+		{name: "incidents", path: "/incidents", rows: 1}, // a group
 		{name: "incidents, open", path: "/incidents?filter[status]=open", rows: 5},
 		{name: "incidents, resolved", path: "/incidents?filter[status]=resolved"},
 		{name: "incidents, of a program", path: "/incidents?program=" + s.big + "&filter[failing_reason]=unreachable", rows: 5},
@@ -390,7 +390,7 @@ func (b *pageVisitor) signIn() {
 var (
 	pageAsset = regexp.MustCompile(`(?:href|src)="(/assets/[^"]+)"`)
 	pageOlder = regexp.MustCompile(`<a class="action" rel="next" href="([^"]+)"`)
-	pageRow   = regexp.MustCompile(`<tr[^>]*\bdata-row\b`)
+	pageRow   = regexp.MustCompile(`<(tr|li)[^>]*\bdata-row\b`)
 )
 
 // measure requests a page pagesTimes times, checks it and logs its figures.

@@ -338,6 +338,9 @@ await post(page, "/events/publish", [["program", attack], ["event", `{"name":"${
 await post(page, "/events/publish", [["program", "acme"], ["event", `${attack}${controlCharacters}`]], 422);
 await post(page, "/events/publish", [["program", "acme"], ["event", JSON.stringify({ name: "hostile_thing", version: "1", note: attack })]], 200);
 await post(page, "/system/release", [], 409); // no delivery is held
+await inspectPath(page, `/events/acme/${events[1]}/erase`);
+await post(page, `/events/acme/${events[1]}/erase`, [], 200);
+await inspectPath(page, `/events/acme/${events[1]}`);
 await inspectPath(page, "/audit");
 await inspectPath(page, "/");
 

@@ -5,26 +5,28 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"service/internal/ratelimit"
 )
 
-// A program gets rejectBurst rejections at once, and then one every rejectInterval. No rejection
+// A program gets a burst of rejections at once, and then one per interval. No rejection
 // waits longer than maxRejectWait, and other programs are not affected.
 func TestReject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Store
-		s.core = new(core)
+		s.core = &core{rejected: ratelimit.New(maxRejected)}
 		wait := func(ctx context.Context, program string) time.Duration {
 			began := time.Now()
 			s.Reject(ctx, program)
 			return time.Since(began)
 		}
-		for n := range rejectBurst + 1 {
+		for n := range rejections.Burst + 1 {
 			if took := wait(t.Context(), "p"); took != 0 {
 				t.Fatalf("rejection %d waited %s, want none", n, took)
 			}
 		}
-		if took := wait(t.Context(), "p"); took != rejectInterval {
-			t.Errorf("the next rejection waited %s, want %s", took, rejectInterval)
+		if took := wait(t.Context(), "p"); took != rejections.Interval {
+			t.Errorf("the next rejection waited %s, want %s", took, rejections.Interval)
 		}
 		if took := wait(t.Context(), "q"); took != 0 {
 			t.Errorf("a rejection of another program waited %s, want none", took)

@@ -138,8 +138,8 @@ type core struct {
 	housekeeping housekeeping
 	quotas       quotas
 	dryRuns      ratelimit.Slots[string] // by program
-	rejections   rejections
-	afterStep    func() // called after each step of a sweep in tests; nil for none
+	rejected     *ratelimit.Limiter      // by program
+	afterStep    func()                  // called after each step of a sweep in tests; nil for none
 
 	walLimit sqlite.WALLimit // used by the leader of the writer
 	truncate atomic.Bool     // the next commit truncates the WAL first, and resets this if it could
@@ -176,7 +176,7 @@ func Open(ctx context.Context, cfg Config) (_ *Store, err error) {
 		dir: cfg.Dir, logger: cfg.Logger, disk: doctor.FreeSpace{Dir: cfg.Dir, Min: cfg.MinFreeDisk},
 		tail: tail.New(tail.Bytes), lists: &list.Reader{Limits: list.DefaultLimits}, metrics: counters.New(), hold: newHold(),
 		retention:    cfg.Retention,
-		housekeeping: newHousekeeping(), quotas: defaultQuotas, sweeping: semaphore.NewWeighted(1),
+		housekeeping: newHousekeeping(), quotas: defaultQuotas, rejected: ratelimit.New(maxRejected), sweeping: semaphore.NewWeighted(1),
 		sendAlerts: cfg.SendAlerts, catalog: cfg.Catalog,
 		tokens: cache[[sha256.Size]byte, webhook.Token]{size: 4 << 10}, programs: cache[string, webhook.Program]{size: 16 << 10},
 		tokenPrefix: cmp.Or(cfg.TokenPrefix, webhook.TokenPrefix),

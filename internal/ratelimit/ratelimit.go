@@ -48,17 +48,37 @@ func (l *Limiter) Allow(tries ...Try) (wait time.Duration) {
 		return wait
 	}
 	for _, one := range tries {
-		all := l.next[one.Limit.Name]
-		if all == nil {
-			all = make(map[string]time.Duration)
-			l.next[one.Limit.Name] = all
-		}
-		if _, known := all[one.Key]; !known && len(all) >= l.maxKeys {
-			evict(all, now)
-		}
-		all[one.Key] = max(all[one.Key], now) + one.Limit.Interval
+		l.count(one, now)
 	}
 	return 0
+}
+
+// Pace counts a try and returns the time to wait before it: nothing within the burst. A try that
+// would wait longer than most waits that long and is not counted.
+func (l *Limiter) Pace(one Try, most time.Duration) (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Since(l.start)
+	limit := one.Limit
+	wait = max(0, max(l.next[limit.Name][one.Key], now)-now-time.Duration(limit.Burst)*limit.Interval)
+	if wait > most {
+		return most
+	}
+	l.count(one, now)
+	return wait
+}
+
+// count counts a try. The caller holds mu.
+func (l *Limiter) count(one Try, now time.Duration) {
+	all := l.next[one.Limit.Name]
+	if all == nil {
+		all = make(map[string]time.Duration)
+		l.next[one.Limit.Name] = all
+	}
+	if _, known := all[one.Key]; !known && len(all) >= l.maxKeys {
+		evict(all, now)
+	}
+	all[one.Key] = max(all[one.Key], now) + one.Limit.Interval
 }
 
 // evictSample is the number of keys that evict samples.

@@ -754,6 +754,13 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 		return err
 	}
 	r.add(row, "counted_at", clock.WholeSeconds(im.younger))
+	im.renumber(table, r, row)
+	return im.convertProbes(r, row)
+}
+
+// renumber converts the numbers of records in a row to those here. It knows columns with references
+// by their names, which are the same in all tables.
+func (im *importer) renumber(table *programTable, r *importRows, row []any) {
 	switch table.name {
 	case "tokens":
 		im.remember(table, r, row)
@@ -769,14 +776,12 @@ func (im *importer) convert(table *programTable, r *importRows, row []any) error
 	case "alerts":
 		*r.at(row, "num") = nil // the next number
 	}
-	// References have the same names in all tables.
 	for _, column := range []string{"delivery", "last_delivery", "newest", "after_num"} {
 		r.convert(row, column, im.delivery)
 	}
 	r.add(row, "incident", im.incidents)
 	r.convert(row, "subscription", func(num int64) int64 { return im.subscriptions[num] })
 	r.convert(row, "run", func(num int64) int64 { return im.runs[num] })
-	return im.convertProbes(r, row)
 }
 
 // delivery returns the number here of a delivery in the export.

@@ -37,6 +37,45 @@ func TestColumnsAreChecked(t *testing.T) {
 	}
 }
 
+// An import knows references to records by the names of their columns: a new column that happens to
+// have such a name must have another one, or be listed here.
+func TestRenumberedColumns(t *testing.T) {
+	const added = 1000
+	im := importer{
+		deliveries: []numberedPart{{last: 1, added: added}}, events: added, incidents: added,
+		subscriptions: map[int64]int64{1: 1 + added}, runs: map[int64]int64{1: 1 + added},
+	}
+	all := tables(t, open(t))
+	all["events"] = append(all["events"], "rowid")
+	var got []string
+	for i := range programTables {
+		table := &programTables[i]
+		names := all[table.name]
+		r, row := &importRows{column: make(map[string]int)}, make([]any, len(names))
+		for i, name := range names {
+			r.column[name], row[i] = i, int64(1)
+		}
+		im.renumber(table, r, row)
+		for i, name := range names {
+			if row[i] != int64(1) {
+				got = append(got, table.name+"."+name)
+			}
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"alerts.incident", "alerts.num", "attempts.delivery", "bulk_run_deliveries.delivery", "bulk_run_deliveries.run",
+		"bulk_run_subscriptions.run", "bulk_run_waits.after_num", "bulk_run_waits.run", "bulk_runs.after_num", "bulk_runs.newest",
+		"deliveries.num", "deliveries.subscription", "delivery_events.delivery", "events.rowid", "failures.incident",
+		"failures.last_delivery", "incidents.last_delivery", "incidents.num", "old_urls.last_delivery", "recovered.delivery",
+		"responses.delivery", "splits.delivery", "stored_responses.delivery", "undelivered.delivery", "undelivered.incident",
+		"undelivered.subscription",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("an import converts the numbers of %q, want %q", got, want)
+	}
+}
+
 // edit executes queries in a copy of an export, without its constraints.
 func edit(t *testing.T, x *ProgramImport, queries ...string) *ProgramImport {
 	t.Helper()

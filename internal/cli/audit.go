@@ -102,7 +102,7 @@ func (c *auditListCmd) Run(ctx context.Context, std Streams) error {
 // addInvalid adds the errors in a query of the audit log, with the names of the flags.
 func (f *configErrors) addInvalid(invalid *webhook.Error) {
 	flags := map[string]string{"filter[action]": "action", "filter[at.from]": "from", "filter[at.to]": "to", "filter[admin]": "admin",
-		"filter[token_id]": "token", "filter[program_id]": "program", "filter[subject_id]": "subject"}
+		"filter[token_id]": "token-id", "filter[program_id]": "program", "filter[subject_id]": "subject"}
 	for _, v := range invalid.Validations {
 		f.add(cmp.Or(flags[v.Parameter], v.Parameter), "%s", v.Detail)
 	}

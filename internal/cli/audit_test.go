@@ -13,6 +13,16 @@ import (
 	"service/webhook"
 )
 
+// An error of a list names the flag with the invalid value.
+func TestAuditListNamesFlags(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	for _, name := range []string{"admin", "token-id", "program", "action", "subject", "from", "to"} {
+		if _, errs := expect(t, exitUsage, "audit", "list", "--"+name, long, "--data", t.TempDir()); !strings.Contains(errs, "--"+name+":") {
+			t.Errorf("--%s: the error %q names no flag", name, errs)
+		}
+	}
+}
+
 // An empty audit log is an error if the data requires an entry, and so is an empty file.
 func TestVerifyEmptyAudit(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")

@@ -32,7 +32,8 @@ service event erase --program acme --where user_id=4711`,
 	"program export": `service program export acme acme.export
 service program export acme acme.export --passphrase-file passphrase`,
 	"program import": `service program import acme.export`,
-	"program move":   `service program move acme --to https://hooks2.example.com --token-file platform.token`,
+	"program move": `service program move acme --to https://hooks2.example.com --token-file platform.token
+service program move acme --to https://10.0.0.7:8443 --token-file platform.token --ca-file ca.pem`,
 	"program delete": `service program delete acme`,
 	"portal-link": `service portal-link --program acme --role write
 service portal-link --program acme --expires 7d`,

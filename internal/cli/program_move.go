@@ -24,11 +24,7 @@ type programMoveCmd struct {
 // Help returns the rest of the help.
 func (programMoveCmd) Help() string {
 	return `The server of this data directory must be running; it moves the program itself. Interrupting this
-command does not stop the move, and running it again shows its progress.
-
-Examples:
-  service program move acme --to https://hooks-2.example.com --token-file hooks-2.token
-  service program move acme --to https://10.0.0.7:8443 --token-file t --ca-file hooks-2-ca.pem`
+command does not stop the move, and running it again shows its progress.`
 }
 
 func (c *programMoveCmd) Run(ctx context.Context, std Streams) error {

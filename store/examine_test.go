@@ -106,6 +106,7 @@ func TestExamineDir(t *testing.T) {
 // TestExamineCountedTime checks that a wall clock that differs from the time that retention counts
 // is reported, whether the service runs or not.
 func TestExamineCountedTime(t *testing.T) {
+	umask(t)
 	for detail, ahead := range map[string]time.Duration{
 		"more than the service has counted": 3 * time.Hour,
 		"less than the service has counted": -3 * time.Hour,
@@ -156,10 +157,17 @@ func compare(t *testing.T, found []doctor.Finding, want levels, detail string) {
 	}
 }
 
+// umask sets the umask of the binary during a test. The driver in pure Go needs it for the files next to
+// a database.
+func umask(t *testing.T) {
+	t.Helper()
+	before := syscall.Umask(0o077)
+	t.Cleanup(func() { syscall.Umask(before) })
+}
+
 // TestExamineStates examines directories that are missing, empty or in use.
 func TestExamineStates(t *testing.T) {
-	before := syscall.Umask(0o077) // as in the binary
-	defer syscall.Umask(before)
+	umask(t)
 	dir := filepath.Join(t.TempDir(), "d")
 	found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute)
 	must(t, err)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -165,9 +164,7 @@ func newNodes(t *testing.T, g *harness.Gateway, p *play, ack string) *nodes {
 	n := &nodes{}
 	f := &fault{name: p.name}
 	if p.newer {
-		source := harness.Read(t, harness.Path("store", "engine.go"))
-		version := regexp.MustCompile(`const schemaVersion = \d+`).Find(source)
-		n.newer = harness.Build(t, harness.Mutation{File: "store/engine.go", Old: string(version), New: string(version) + " + 1"})
+		n.newer = harness.Build(t, harness.Mutation{File: "store/schema/schema.go", Old: "Version: Version,", New: "Version: Version + 1,"})
 		f.binary = n.newer
 	}
 	n.cell = newCell(t, g, f, ack, "nodes "+p.name+" "+ack)

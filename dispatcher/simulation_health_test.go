@@ -77,6 +77,7 @@ func (s *simulation) isDisabled(sub *modelSubscription) bool {
 func (s *simulation) checkRecovery(sub *modelSubscription, r *modelAttempt) {
 	rec := &sub.recovery
 	if rec.failingSince.IsZero() {
+		r.unsure = !r.delivery.ping && s.isFailing(sub)
 		return
 	}
 	if rec.arrivedAt = r.arrivedAt; r.delivery.ping {
@@ -126,6 +127,8 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 	rec := &sub.recovery
 	switch {
 	case rec.failingSince.IsZero():
+	case r.unsure:
+		*rec = recovery{} // its result may count
 	case r.delivery.ping:
 		if r.status == 200 {
 			rec.pingedAt = r.endedAt
@@ -142,7 +145,6 @@ func (s *simulation) endRecovery(r *modelAttempt) {
 			rec.rejected = r.final() && s.plan.RejectingAfter > 0
 		}
 	}
-	r.probe = false
 }
 
 // checkProbes checks that a failing subscription that has a slot is probed. The

@@ -127,6 +127,7 @@ type modelAttempt struct {
 	earlierURL     bool // the subscription may have had another URL when its result was recorded
 	interrupted    bool // the lease ended during it, so it may be repeated immediately
 	probe          bool // its subscription was failing
+	unsure         bool // its subscription was failing, of which the model did not know: it may be a probe
 	settled        bool // it has ended, and the dispatcher has been idle since
 }
 

@@ -302,6 +302,7 @@ func (w *testbed) splitHalfway(rate float64) (j *judge, sub webhook.Subscription
 	ids := w.backlog(100, "content_updated")
 	j.do(func() { poison = ids[50:51] })
 	w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
+	synctest.Wait() // the dispatcher has read the rate
 	release()
 	time.Sleep(20 * time.Second)
 	if j.count() < 10 || j.count() > 90 {

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -464,7 +465,11 @@ func (x *examination) quickCheck(ctx context.Context, db *sql.DB, reading time.D
 		x.add(LevelFail, checkDatabase, adviceRestore, "%v", err)
 		return false
 	case err != nil:
-		x.add(LevelFail, checkDatabase, Remedy(err, "Check the kernel's log (dmesg) for disk errors."), "cannot read it: %v", err)
+		advice := Remedy(err, "Check the kernel's log (dmesg) for disk errors.")
+		if slices.ContainsFunc(*x, func(f Finding) bool { return f.Check == checkDisk && f.Level == LevelFail }) {
+			advice = Remedy(syscall.ENOSPC, "") // the driver in pure Go reports every error of a file alike
+		}
+		x.add(LevelFail, checkDatabase, advice, "cannot read it: %v", err)
 		return false
 	case found != "ok":
 		x.add(LevelFail, checkDatabase, adviceRestore, "%s", found)

@@ -26,15 +26,15 @@ func TestMatrixFindsBugs(t *testing.T) {
 		fails      string // part of the cell's failure message
 		mutations  []harness.Mutation
 	}{
-		{"any process continues the lease of its data directory", "cloned data directory", "the clone serves", []harness.Mutation{
+		{"any process continues the lease of its data directory", "cloned data directory", "a standby that could take over", []harness.Mutation{
 			{File: "store/replica/leasekeep.go", Old: "ours && last.sameDir(now) && last.ended()",
 				New: "ours && (last.sameDir(now) || !last.ended())"},
 		}},
 		{"a lease ends when it expires by the standby's clock", "clock \\+1 h standby", "while the primary was running", []harness.Mutation{
-			{File: "store/replica/leasewatch.go", Old: "asked-w.since >= period)",
-				New: "asked-w.since >= period || time.Now().After(state.Expires))"},
+			{File: "store/replica/leasewatch.go", Old: "asked-w.since >= period\n",
+				New: "asked-w.since >= period || time.Now().After(state.Expires)\n"},
 		}},
-		{"a lease is renewed whatever is in the bucket", "SIGSTOP and SIGCONT", "the service did not end", []harness.Mutation{
+		{"a lease is renewed whatever is in the bucket", "SIGSTOP and SIGCONT", "a standby that could take over", []harness.Mutation{
 			{File: "store/replica/leasekeep.go", Old: "renewed, err := l.put(",
 				New: "now, err := l.read(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\tfound.etag = now.etag\n\trenewed, err := l.put("},
 		}},

@@ -243,7 +243,12 @@ var bugs = []bug{
 // firstPlans are plans of the simulation for bugs that few plans find. It tries them first, and
 // then continues with random plans.
 var firstPlans = map[string]int{
-	"attempts go on when the lease ends":                                441,
-	"the dispatcher does not ask whether it may send":                   1372,
-	"retention forgets what was delivered once its delivery is removed": 685,
+	"a success does not close the circuit breaker":                         147,
+	"an event that is erased while a delivery of it is formed is sent":     1509,
+	"attempts go on when the lease ends":                                   441,
+	"retention counts all of a jump of the clock":                          1855,
+	"retention forgets what was delivered once its delivery is removed":    6226,
+	"retention measures the age of a delivery by the time of its creation": 405,
+	"retries are not moved when the clock jumps":                           46, // plan 23 hangs
+	"the dispatcher does not ask whether it may send":                      1372,
 }

@@ -34,9 +34,7 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 			t.Fatal(err)
 		}
 		sub, err := s.Subscriptions().Get(t.Context(), "p", id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if sub.Status == health {
 			return
 		}

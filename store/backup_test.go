@@ -31,9 +31,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	publish()
 	snapshot, err := s.Snapshot(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	publish()
 	if info, err := os.Stat(snapshot.Path); err != nil || info.Mode().Perm() != 0o600 || info.Size() != snapshot.Bytes {
 		t.Errorf("file: got %v, %v, want mode 0600 and %d bytes", info, err, snapshot.Bytes)
@@ -49,16 +47,12 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("malformed key: got %v, want %v", err, datadir.ErrUnusable)
 	}
 	damagedCopy, err := os.ReadFile(snapshot.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := 5 * 4096; i < 6*4096; i++ {
 		damagedCopy[i] ^= 0xff
 	}
 	bad := filepath.Join(t.TempDir(), "bad.db")
-	if err := os.WriteFile(bad, damagedCopy, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(bad, damagedCopy, 0o600))
 	if _, err := datadir.Inspect(t.Context(), bad, nil); !errors.Is(err, datadir.ErrUnusable) {
 		t.Errorf("damaged: got %v, want %v", err, datadir.ErrUnusable)
 	}

@@ -188,9 +188,7 @@ func benchmarkRecordRefused(b *testing.B, size, others int) {
 		f := s.Queues().form(&Credit{Queue: l}, &w)
 		f.Submit()
 		c, err := f.Wait()
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		must(b, s.writer.do(func(t *tx) error { // the others' deliveries alone, without their other records
 			for i := range int64(others) {
 				num := c.num + i + 1
@@ -220,9 +218,7 @@ func benchmarkRecordRefused(b *testing.B, size, others int) {
 // ran returns the number of statements the writer has run, including transaction control.
 func ran(b *testing.B, s *Store) (n int64) {
 	b.Helper()
-	if err := s.writer.do(func(t *tx) error { n = t.Statements(); return nil }); err != nil {
-		b.Fatal(err)
-	}
+	must(b, s.writer.do(func(t *tx) error { n = t.Statements(); return nil }))
 	return n
 }
 

@@ -23,9 +23,7 @@ func TestProbeSkipsEvents(t *testing.T) {
 		f := s.Queues().Spend(t.Context(), &Credit{Queue: q, Newest: q.Wanted, Count: count, Size: webhook.MaxDeliveryBytes, Except: except})
 		f.Submit()
 		c, err := f.Wait()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return c, f
 	}
 	seqs := func(c *Claim) (text string) {

@@ -25,9 +25,7 @@ func TestCatchUpBoundedByNewest(t *testing.T) {
 	s.tail = tail.New(0)
 	for newest := range int64(5) {
 		w, err := s.Queues().waiting(context.Background(), queue(t, s, sub.ID), newest, 10, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if want := []int64{1, 2, 3, 4}[:newest]; !slices.Equal(w.Seqs, want) || w.To != newest {
 			t.Errorf("newest %d: got events %v up to %d, want %v up to %[1]d", newest, w.Seqs, w.To, want)
 		}
@@ -43,13 +41,9 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	publish(t, s, "p", "content_updated")
 	l := queue(t, s, sub.ID)
 	w, err := s.Queues().waiting(context.Background(), l, l.Wanted, 10, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := s.Queues().form(&Credit{Queue: l}, &w).Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500}
 	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)},
 		webhook.HealthPolicy{}); err != nil {
@@ -57,11 +51,9 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	}
 	s.tail = tail.New(0)
 	hide := func(from, to string) {
-		if err := s.writer.do(func(t *tx) error {
+		must(t, s.writer.do(func(t *tx) error {
 			return t.Exec("UPDATE events SET program_id = '" + to + "' WHERE program_id = '" + from + "'")
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	program(t, s, "elsewhere")
 	hide("p", "elsewhere")
@@ -105,9 +97,7 @@ func TestCatchUpMatchesTail(t *testing.T) {
 				l.Seen = seen
 				s.tail = memory
 				want, err := s.Queues().waiting(context.Background(), l, l.Wanted, count, size)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				s.tail = tail.New(0)
 				got, err := s.Queues().waiting(context.Background(), l, l.Wanted, count, size)
 				if d := cmp.Diff(want, got); err != nil || d != "" {
@@ -134,9 +124,7 @@ func TestCatchUpAfterRetention(t *testing.T) {
 		want error
 	}{{5, []int64{2, 3, 4}, nil}, {5, []int64{3, 4, 5}, ErrStale}, {1, []int64{1, 2, 3}, ErrStale}, {3, []int64{2, 3, 4}, ErrStale},
 		{3, []int64{2, 4}, nil}} {
-		if err := gone(test.gone); err != nil {
-			t.Fatal(err)
-		}
+		must(t, gone(test.gone))
 		var got []int64
 		err := s.Queues().eventsAt(context.Background(), "p", test.seqs, func(seq, _ int64, _ string, _ []byte, _ webhook.Trace) bool {
 			got = append(got, seq)

@@ -147,9 +147,7 @@ func TestInlineDeliveryFailureKeepsEvents(t *testing.T) {
 			}
 		}, ErrStale},
 		"its last row cannot be stored": {func(t *testing.T, s *Store, _ string) {
-			if err := s.writer.do(func(t *tx) error { return t.Exec("ALTER TABLE delivery_events RENAME TO away") }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.writer.do(func(t *tx) error { return t.Exec("ALTER TABLE delivery_events RENAME TO away") }))
 		}, ErrStale},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -282,9 +280,7 @@ func TestCreditsCloseAfterLastSpent(t *testing.T) {
 		_, err := w.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f, some := <-credits.C
 	if claim, err := f.Wait(); !some || claim == nil || err != nil {
 		t.Errorf("got claim %+v, %v", claim, err)
@@ -364,9 +360,7 @@ func TestPanicReturnsCredits(t *testing.T) {
 func committed(t *testing.T, s *Store) uint64 {
 	t.Helper()
 	y, err := s.Figures().System(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return y.Commits
 }
 

@@ -35,16 +35,12 @@ func filled(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := Open(t.Context(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	program(t, s, "p")
 	for range 300 {
 		publish(t, s, "p", "content_updated")
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	return dir
 }
 
@@ -60,9 +56,7 @@ func contents(t *testing.T, dir string) map[string]string {
 		files[d.Name()] = string(b)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return files
 }
 
@@ -70,29 +64,21 @@ func contents(t *testing.T, dir string) map[string]string {
 func overwrite(t *testing.T, path string, at int64, b []byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if at < 0 {
 		info, err := f.Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		at += info.Size()
 	}
 	_, err = f.WriteAt(b, at)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, f.Close()))
 }
 
 // flip changes one bit of a byte of a file, since any fixed value might already be there.
 func flip(t *testing.T, path string, at int64) {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	overwrite(t, path, at, []byte{b[at] ^ 1})
 }
 
@@ -111,9 +97,7 @@ func TestOpenRefusesDamagedFiles(t *testing.T) {
 		want  string
 	}{
 		{"an empty database", func(t *testing.T, database, log string) {
-			if err := os.Truncate(database, 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Truncate(database, 0))
 		}, "service.db (the file is empty"},
 		{"the log's header", func(t *testing.T, _, log string) { overwrite(t, log, 0, junk[:32]) }, "service.db-wal (the WAL header"},
 		{"one bit of the log's header", func(t *testing.T, _, log string) { flip(t, log, 19) }, "service.db-wal (the WAL header"},
@@ -151,9 +135,7 @@ func TestDamagedDatabaseKeepsWAL(t *testing.T) {
 		{"header", func(t *testing.T, database string) {
 			overwrite(t, database, 0, bytes.Repeat([]byte{7}, 64))
 			// The WAL must not contain a copy of the first page.
-			if err := os.Truncate(database+"-wal", walHeader); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Truncate(database+"-wal", walHeader))
 		}},
 		{"middle", func(t *testing.T, database string) {
 			for page := int64(2); page < 60; page++ {
@@ -161,9 +143,7 @@ func TestDamagedDatabaseKeepsWAL(t *testing.T) {
 			}
 		}},
 		{"truncated", func(t *testing.T, database string) {
-			if err := os.Truncate(database, 20*4096); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Truncate(database, 20*4096))
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -18,9 +18,7 @@ func TestDeliveryView(t *testing.T) {
 	events := publish(t, s, "p", "content_updated", "content_updated")
 	c := form(t, s, queue(t, s, sub.ID), 100)
 	d, err := s.Deliveries().View(t.Context(), c.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d.ClaimedAt.IsZero() || d.Subscription.ID != sub.ID || len(d.EventJSON) != 2 || string(d.EventJSON[1]) != string(events[1].JSON) ||
 		d.Redeliveries != nil {
 		t.Errorf("in flight: got %+v", d)
@@ -37,9 +35,7 @@ func TestDeliveryView(t *testing.T) {
 	var again []string
 	for range 2 {
 		r, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, c.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		again = append(again, r.ID)
 	}
 	if _, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID); err != nil {
@@ -66,9 +62,7 @@ func TestDeliveryView(t *testing.T) {
 		t.Errorf("redeliveries (-want +got):\n%s", diff)
 	}
 	// Retention can remove its events before the delivery.
-	if err := s.writer.do(func(tx *tx) error { return tx.Exec("DELETE FROM events WHERE seq = 1") }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.do(func(tx *tx) error { return tx.Exec("DELETE FROM events WHERE seq = 1") }))
 	s.tail = tail.New(0)
 	if d, err = s.Deliveries().View(t.Context(), c.ID); err != nil || d.EventJSON != nil {
 		t.Errorf("without an event: got %q, %v", d.EventJSON, err)
@@ -94,9 +88,7 @@ func TestErrorFactIsStored(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := s.Deliveries().View(t.Context(), c.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a.URL = sub.URL
 	if diff := cmp.Diff([]webhook.Attempt{a}, d.Attempts); diff != "" {
 		t.Errorf("attempts (-want +got):\n%s", diff)

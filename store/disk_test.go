@@ -16,9 +16,7 @@ func TestLowDisk(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Open(t.Context(), Config{Dir: dir, MinFreeDisk: doctor.AutoFreeDisk})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.Close()
 		program(t, s, "p")
 		sub := subscribe(t, s, "p", "content_updated")
@@ -58,9 +56,7 @@ func TestUnusedPages(t *testing.T) {
 			publish(t, s, "p", "content_updated")
 		}
 		unused := func() (n int64) {
-			if err := s.scanNow("SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size", nil, &n); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.scanNow("SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size", nil, &n))
 			return n
 		}
 		before := unused()

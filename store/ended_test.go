@@ -29,22 +29,16 @@ func commitWithFailedRead(t *testing.T, s *Store, again bool, last func(*tx) err
 			return t.Exec("INSERT INTO events (program_id, seq, id, name, received_at, json) VALUES ('q', ?, ?, 'content_updated', 1, ?)",
 				i+1, e.ID, []byte(`{"id":"`+e.ID+`","x":"`+strings.Repeat("x", 6000)+`"}`))
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = 20"); err != nil {
 		t.Fatal(err)
 	}
 	var busy, frames, moved int
-	if err := s.db.Writer().Conn().QueryRowContext(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &moved); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.db.Writer().Conn().QueryRowContext(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &moved))
 	signal.Ignore(syscall.SIGXFSZ)
 	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old))
 	room := func() { syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old) }
 	t.Cleanup(func() { room(); signal.Reset(syscall.SIGXFSZ) })
 
@@ -104,9 +98,7 @@ func TestFailedReadRollsBackCommit(t *testing.T) {
 			err = s.db.Scan(t.Context(),
 				"SELECT (SELECT seq FROM cursors), (SELECT count(*) FROM deliveries WHERE ping IS NULL "+
 					"AND claimed_at IS NOT NULL), (SELECT count(*) FROM settings WHERE name LIKE 'first-%')", nil, &cursor, &deliveries, &rows)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if (lastErr != nil) != (deliveries == 0) || (lastErr != nil) != (cursor == 0) {
 				t.Errorf("got %v, %d deliveries, cursor %d; want nothing stored", lastErr, deliveries, cursor)
 			}
@@ -131,14 +123,10 @@ func TestSeqsAfterFailedRead(t *testing.T) {
 	}
 	after := publish(t, s, "p", "content_updated")
 	var stored int
-	if err := s.db.Scan(t.Context(), "SELECT count(*) FROM events WHERE program_id = 'p'", nil, &stored); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.db.Scan(t.Context(), "SELECT count(*) FROM events WHERE program_id = 'p'", nil, &stored))
 	t.Logf("last: %v; %d events stored; the next one has seq %d", lastErr, stored, after[0].Seq)
 	w, err := s.Queues().waiting(t.Context(), l, after[0].Seq, 100, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, seq := range w.Seqs {
 		var id string
 		var body []byte
@@ -176,9 +164,7 @@ func TestNoInlineDeliveryAfterFailedRead(t *testing.T) {
 	published := publish(t, s, "p", "content_updated") // acknowledged
 	fresh := queue(t, s, l.SubscriptionID)
 	w, err := s.Queues().waiting(t.Context(), fresh, published[0].Seq, 100, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(w.Seqs) == 0 {
 		t.Errorf("acknowledged event %d does not wait for the queue with cursor %d", published[0].Seq, fresh.Cursor)
 	}

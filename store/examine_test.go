@@ -25,9 +25,7 @@ type levels = map[string]doctor.Level
 func TestExamineDir(t *testing.T) {
 	write := func(t *testing.T, s *Store, query string, args ...any) {
 		t.Helper()
-		if err := s.writer.do(func(t *tx) error { return t.Exec(query, args...) }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.writer.do(func(t *tx) error { return t.Exec(query, args...) }))
 	}
 	tests := []struct {
 		name   string

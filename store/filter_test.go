@@ -41,9 +41,7 @@ func subscribeTo(t testing.TB, s *Store, programID, name, text string) webhook.S
 	url, names := "https://partner.example/hook", []string{name}
 	sub, _, err := s.Subscriptions().Create(t.Context(), programID, "u",
 		&webhook.SubscriptionFields{URL: &url, Events: &names, Filters: webhook.Filters{name: filter(t, text)}}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return sub
 }
 
@@ -70,9 +68,7 @@ func TestFilterExaminesInSteps(t *testing.T) {
 		q, steps := queue(t, s, sub.ID), 0
 		for {
 			w, err := s.Queues().waiting(t.Context(), q, q.Wanted, 10, 1<<20)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if steps++; len(w.Seqs) > 0 {
 				if !slices.Equal(w.Seqs, []int64{want}) || steps != 3 {
 					t.Errorf("from disk %t: got events %v in step %d, want %d in step 3", fromDisk, w.Seqs, steps, want)
@@ -148,13 +144,9 @@ func TestFilterCounts(t *testing.T) {
 		t.Errorf("first after the second: got %d, %v; want 3", first, err)
 	}
 	events, _, err := s.Events().Page(t.Context(), "p", &webhook.ListQuery{Size: 10, Sort: webhook.EventList.Default})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	results, err := s.Events().Results(t.Context(), events)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, e := range events {
 		want := 1
 		if e.Seq <= 5 {
@@ -229,12 +221,10 @@ func TestFilterOfReplay(t *testing.T) {
 	}
 	plan, err := s.Replays().Plan(t.Context(), "p", sub.ID, f)
 	must(t, err)
-	if err := s.Write(t.Context(), func(w Write) error {
+	must(t, s.Write(t.Context(), func(w Write) error {
 		_, err := w.Replays().Create(plan, webhook.AuditEntry{})
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	names := []string{"content_updated"}
 	_, err = s.Subscriptions().Update(t.Context(), "p", sub.ID, &webhook.SubscriptionFields{Events: &names})
 	must(t, err)

@@ -13,9 +13,7 @@ import (
 // mustWrite runs do in one write, which must succeed.
 func mustWrite(t *testing.T, s *Store, do func(w Write) error) {
 	t.Helper()
-	if err := s.Write(t.Context(), do); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Write(t.Context(), do))
 }
 
 // wantMistake checks that err is a *webhook.Error with a code.
@@ -32,9 +30,7 @@ func openAt(t *testing.T) (*Store, *time.Time) {
 	t.Helper()
 	now := time.Now()
 	s, err := Open(t.Context(), Config{Dir: memoryDir(t), Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, &now
 }
@@ -43,9 +39,7 @@ func openAt(t *testing.T) (*Store, *time.Time) {
 func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
 	t.Helper()
 	values, err := url.ParseQuery(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q, problem := l.Parse(values)
 	if problem != nil {
 		t.Fatalf("%s: %v", raw, problem)

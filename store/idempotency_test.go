@@ -27,9 +27,7 @@ func keep(s *Store, k *webhook.IdempotencyKey, body string) error {
 func newTokenID(t *testing.T, s *Store) string {
 	t.Helper()
 	token, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return token.ID
 }
 
@@ -48,9 +46,7 @@ func TestStoredResponses(t *testing.T) {
 	if a, err := s.StoredResponse(ctx, newKey(one, "k", "request")); a != nil || err != nil {
 		t.Errorf("new key: got %+v (%v)", a, err)
 	}
-	if err := keep(s, newKey(one, "k", "request"), "whsec_secret"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, keep(s, newKey(one, "k", "request"), "whsec_secret"))
 	a, err := s.StoredResponse(ctx, newKey(one, "k", "request"))
 	if err != nil || a == nil || a.Status != 201 || a.Location != "/there" || string(a.Body) != "whsec_secret" {
 		t.Errorf("got %+v (%v)", a, err)
@@ -138,9 +134,7 @@ func TestIdempotencyKeysExpire(t *testing.T) {
 
 func keysOf(t *testing.T, s *Store, token string) (n int) {
 	t.Helper()
-	if err := s.db.Scan(t.Context(), "SELECT count(*) FROM idempotency_keys WHERE token_id = ?", []any{token}, &n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.db.Scan(t.Context(), "SELECT count(*) FROM idempotency_keys WHERE token_id = ?", []any{token}, &n))
 	return n
 }
 
@@ -161,9 +155,7 @@ func TestIdempotencyKeysAreBounded(t *testing.T) {
 			return t.Exec("INSERT INTO idempotency_use (token_id, keys, bytes) VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE "+
 				"SET keys = ?2, bytes = ?3", one, keys, size)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	set(webhook.MaxIdempotencyKeys-1, 0)
 	if err := keep(s, newKey(one, "last", "r"), ""); err != nil {

@@ -43,32 +43,22 @@ func fillEncrypted(t testing.TB, s *Store, count int) *encryptedThings {
 	f := &encryptedThings{program: "p", header: "Bearer canary-5f1d", secrets: make(map[string][]webhook.SigningSecret),
 		answers: make(map[webhook.IdempotencyKey]string)}
 	token, _, err := s.Tokens().Create(ctx, webhook.NewToken{ProgramID: f.program, UserID: "u", Scopes: webhook.Scopes()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	url, names, header := "https://partner.example", []string{"content_updated"}, &f.header
 	for i := range count {
 		sub, first, err := s.Subscriptions().Create(ctx, f.program, "u",
 			&webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header,
 				Headers: &[]webhook.Header{{Name: "X-Api-Key", Value: f.header}}}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, second, err := s.Subscriptions().RotateSecret(ctx, f.program, sub.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		key := webhook.IdempotencyKey{TokenID: token.ID, Key: fmt.Sprint("key ", i)}
 		err = s.Write(ctx, func(w Write) error {
 			return w.StoreResponse(&key, &StoredResponse{Status: 201, Body: []byte("answer of " + sub.ID)})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.files = append(f.files, "certificates/ca/"+sub.ID+"/key")
-		if err := s.Certificates().Store(ctx, f.files[i], []byte("content of "+f.files[i])); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Certificates().Store(ctx, f.files[i], []byte("content of "+f.files[i])))
 		f.subs = append(f.subs, sub)
 		f.secrets[sub.ID] = []webhook.SigningSecret{second, first}
 		f.answers[key] = "answer of " + sub.ID
@@ -108,9 +98,7 @@ func (f *encryptedThings) check(t testing.TB, s *Store) {
 func opened(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	s, err := Open(context.Background(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -118,9 +106,7 @@ func opened(t testing.TB, cfg Config) *Store {
 func keysIn(t testing.TB, path string) []keyring.Key {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keys, ok := keyring.Parse(b)
 	if !ok {
 		t.Fatalf("%s contains no keys", path)
@@ -141,9 +127,7 @@ func blobs(t testing.TB, s *Store) map[string][]string {
 			columns = append(columns, c)
 			return err
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range columns {
 		name := c[0] + "." + c[1]
 		found[name] = nil
@@ -158,9 +142,7 @@ func blobs(t testing.TB, s *Store) map[string][]string {
 				found[strings.TrimSuffix(name+" "+row, " ")] = append(found[strings.TrimSuffix(name+" "+row, " ")], value)
 				return err
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	return found
 }
@@ -193,9 +175,7 @@ func TestRotateKey(t *testing.T) {
 	path := filepath.Join(dir, "secret.key")
 	before, oldKey := blobs(t, s), keysIn(t, path)[0]
 	r, err := s.RotateKey(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n := len(f.subs)
 	want := rekey.Rotation{File: path, AuthorizationHeaders: n, Headers: n, SigningSecrets: 2 * n,
 		Answers: n, CertificateFiles: n, AlertChannels: 1}
@@ -237,9 +217,7 @@ func TestRotateKey(t *testing.T) {
 	s = opened(t, Config{Dir: dir})
 	f.check(t, s)
 	s.Close()
-	if err := os.WriteFile(path, keyring.Format([]keyring.Key{oldKey}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, keyring.Format([]keyring.Key{oldKey}), 0o600))
 	if _, err := Open(t.Context(), Config{Dir: dir}); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "does not contain the key") {
 		t.Errorf("with the old key: got %v, want a refusal", err)
 	}
@@ -451,9 +429,7 @@ func TestRotateKeyUnreadable(t *testing.T) {
 	err := s.writer.do(func(t *tx) error {
 		return t.Exec("UPDATE subscriptions SET signing_secret = randomblob(60) WHERE id = ?", spoiled)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	oldKey := keysIn(t, s.keys.File().Path)[0]
 	for range 2 {
 		if _, err := s.RotateKey(t.Context()); !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "1 secret cannot be decrypted") {
@@ -487,9 +463,7 @@ func TestQueuesWithUnusableRecord(t *testing.T) {
 		s := open(t)
 		program(t, s, "p")
 		bad, good := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
-		if err := s.writer.do(func(t *tx) error { return t.Exec(spoil, bad.ID) }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.writer.do(func(t *tx) error { return t.Exec(spoil, bad.ID) }))
 		queues, err := s.Queues().All(t.Context())
 		if err != nil || len(queues) != 2 {
 			t.Fatalf("%s: got %d queues, %v; want 2", spoil, len(queues), err)
@@ -571,9 +545,7 @@ func TestRotateKeyReadOnly(t *testing.T) {
 	first, second := keyring.NewKey(), keyring.NewKey()
 	put := func(keys ...keyring.Key) {
 		t.Helper()
-		if err := os.WriteFile(path, keyring.Format(keys), 0o400); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, keyring.Format(keys), 0o400))
 	}
 	put(first)
 	dir := t.TempDir()
@@ -658,9 +630,7 @@ func TestKeyFile(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "key")
-			if err := c.make(path); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.make(path))
 			s, err := Open(t.Context(), Config{Dir: t.TempDir(), SecretKeyFile: path})
 			if err == nil {
 				s.Close()
@@ -681,13 +651,9 @@ func TestKeyFile(t *testing.T) {
 // The key file is outside of the data directory, or at its default place in it.
 func TestKeyFileInDataDirectory(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "keys"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(dir, "keys"), 0o700))
 	elsewhere := t.TempDir()
-	if err := os.Symlink(filepath.Join(dir, "keys"), filepath.Join(elsewhere, "keys")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink(filepath.Join(dir, "keys"), filepath.Join(elsewhere, "keys")))
 	for _, name := range []string{
 		filepath.Join(dir, "key"), filepath.Join(dir, "keys", "key"), filepath.Join(dir, "service.db"),
 		filepath.Join(elsewhere, "keys", "key"),
@@ -710,9 +676,7 @@ func TestKeyFileUnfinished(t *testing.T) {
 	dir := t.TempDir()
 	left, other := filepath.Join(dir, "secret.key"+durable.TempSuffix+"123"), filepath.Join(dir, "secret.key.mine")
 	for _, path := range []string{left, other} {
-		if err := os.WriteFile(path, keyring.Format([]keyring.Key{keyring.NewKey()}), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, keyring.Format([]keyring.Key{keyring.NewKey()}), 0o600))
 	}
 	openDir(t, dir)
 	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {

@@ -23,9 +23,7 @@ func TestFence(t *testing.T) {
 	}
 	var valid atomic.Bool
 	valid.Store(true)
-	if err := s.Replica().Fence(1, Lease{Valid: valid.Load, Context: t.Context}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Replica().Fence(1, Lease{Valid: valid.Load, Context: t.Context}))
 	if known, err := s.Replica().Generation(t.Context()); err != nil || known != 1 {
 		t.Errorf("generation: got %d, %v, want 1", known, err)
 	}

@@ -152,9 +152,7 @@ func benchmarkPage(b *testing.B, read func() (int, error)) {
 	found := 0
 	for b.Loop() {
 		n, err := read()
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		found = n
 	}
 	b.ReportMetric(float64(found), "found")
@@ -198,9 +196,7 @@ func manyDeliveries(b *testing.B, rows int) (*Store, webhook.Subscription) {
 			}
 			return nil
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 	}
 	return s, sub
 }

@@ -48,9 +48,7 @@ func openMeasured(t *testing.T) (*Store, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	s, err := Open(context.Background(), Config{Dir: memoryDir(t), Metrics: registry, MinFreeDisk: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, registry
 }
@@ -116,9 +114,7 @@ func TestMetricsOfFailedWrites(t *testing.T) {
 	wantMetrics(t, registry, `webhooks_events_accepted_total{program="p"} 2`, `webhooks_commit_failures_total 0`)
 
 	// The disk is full.
-	if err := s.writer.do(func(t *tx) error { return t.Exec("PRAGMA max_page_count = 1") }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.do(func(t *tx) error { return t.Exec("PRAGMA max_page_count = 1") }))
 	large := event("content_updated")
 	large.JSON = bytes.Repeat([]byte(" "), 1<<20)
 	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{large}); !Unavailable(err) {
@@ -134,9 +130,7 @@ func TestMetricsOfBusyStore(t *testing.T) {
 		s, registry := openMeasured(t)
 		for range s.db.Readers().Stats().MaxOpenConnections { // use all readers
 			conn, err := s.db.Readers().Conn(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer conn.Close()
 		}
 		began := time.Now()

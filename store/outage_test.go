@@ -15,9 +15,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	ctx := context.Background()
 	var log bytes.Buffer
 	s, err := Open(ctx, Config{Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	program(t, s, "p")
 	limit := func(pages string) {

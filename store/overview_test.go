@@ -15,9 +15,7 @@ import (
 func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
 	t.Helper()
 	s, err := Open(t.Context(), Config{Dir: memoryDir(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, func(programID, name string) {
 		t.Helper()
@@ -26,9 +24,7 @@ func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
 			ID: id, Name: name, ReceivedAt: time.UnixMilli(1_700_000_000_000),
 			JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name),
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
@@ -36,9 +32,7 @@ func overviewToken(t *testing.T, s *Store, programID string) {
 	t.Helper()
 	_, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: programID, UserID: "u",
 		Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func overviewSubscription(t *testing.T, s *Store, programID, url string, active bool) webhook.Subscription {
@@ -46,9 +40,7 @@ func overviewSubscription(t *testing.T, s *Store, programID, url string, active 
 	names := []string{"user_created"}
 	sub, _, err := s.Subscriptions().Create(t.Context(), programID, "u",
 		&webhook.SubscriptionFields{URL: &url, Events: &names, Active: &active}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return sub
 }
 
@@ -57,9 +49,7 @@ func TestTotals(t *testing.T) {
 	totals := func() record.Totals {
 		t.Helper()
 		got, err := s.Figures().Totals(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return got
 	}
 	if diff := cmp.Diff(record.Totals{}, totals()); diff != "" {
@@ -96,9 +86,7 @@ func TestTotalsStopCounting(t *testing.T) {
 		overviewSubscription(t, s, "a", "https://a.example/", false)
 	}
 	got, err := s.Figures().Totals(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got.Subscriptions != record.CountLimit {
 		t.Errorf("subscriptions: got %d, want %d", got.Subscriptions, record.CountLimit)
 	}
@@ -138,9 +126,7 @@ func TestSubscriptionLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := s.Subscriptions().Labels(t.Context(), []string{one.ID, two.ID, two.ID, "unknown", `"]`})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := map[string]record.SubscriptionLabel{one.ID: {ProgramID: "a", URL: one.URL, Description: one.Description},
 		two.ID: {ProgramID: "b", URL: two.URL, Description: two.Description}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -177,9 +163,7 @@ func TestLastAttempts(t *testing.T) {
 	}
 	waits := overviewSubscription(t, s, "a", "https://b.example/", true)
 	all, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ids := []string{"unknown"}
 	for _, d := range all {
 		ids = append(ids, d.ID)
@@ -188,9 +172,7 @@ func TestLastAttempts(t *testing.T) {
 		t.Fatalf("deliveries: %v", all)
 	}
 	got, err := s.Deliveries().LastAttempts(t.Context(), ids)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := map[string]webhook.Attempt{first: {
 		Number: 2, StartedAt: last.StartedAt, Duration: last.Duration, Result: webhook.ResultSuccess, ResponseStatus: 204,
 	}}

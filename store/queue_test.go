@@ -156,9 +156,7 @@ func TestFormStaleQueue(t *testing.T) {
 
 	wait := func(l *Queue) logRun {
 		w, err := s.Queues().waiting(ctx, l, l.Wanted, 2, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return w
 	}
 	old := queue(t, s, sub.ID)
@@ -351,9 +349,7 @@ func TestRecoverInterruptedUnusable(t *testing.T) {
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, ResponseStatus: 400}
 		return t.insertAttempt(claims[0], &a)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 2 || err != nil {
 		t.Errorf("recovered %d (%v), want 2", n, err)
 	}
@@ -475,9 +471,7 @@ func BenchmarkQueues(b *testing.B) {
 				}
 				return nil
 			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			for b.Loop() {
 				if queues, err := s.Queues().All(b.Context()); err != nil || len(queues) != number {
 					b.Fatalf("%d queues (%v)", len(queues), err)

@@ -139,16 +139,12 @@ func TestTokens(t *testing.T) {
 	ctx := context.Background()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Open(ctx, Config{Dir: memoryDir(t)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.Close()
 		ask := webhook.NewToken{ProgramID: "p", UserID: "u", Name: "n", Scopes: []webhook.Scope{webhook.ScopeEventsRead},
 			ExpiresAt: time.Now().Add(time.Hour)}
 		made, secret, err := s.Tokens().Create(ctx, ask)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, err := s.Tokens().Authenticate(ctx, secret)
 		if err != nil || got.ID != made.ID || got.ProgramID != "p" || got.UserID != "u" || !got.Allows(webhook.ScopeEventsRead) ||
 			got.Allows(webhook.ScopeEventsWrite) {
@@ -165,9 +161,7 @@ func TestTokens(t *testing.T) {
 
 		ask.ExpiresAt = time.Time{}
 		made, secret, err = s.Tokens().Create(ctx, ask)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.Sleep(10 * 365 * 24 * time.Hour)
 		if _, err := s.Tokens().Authenticate(ctx, secret); err != nil {
 			t.Errorf("token without expiry: got %v", err)

@@ -174,9 +174,7 @@ func TestReplayLimitsAndCancel(t *testing.T) {
 	var first webhook.Replay
 	for i := range maxReplays {
 		r, err := s.Replays().Create(ctx, "p", sub.ID, fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if i == 0 {
 			first = r
 		}
@@ -248,9 +246,7 @@ func TestReplayStepAfterCancel(t *testing.T) {
 		publish(t, s, "p", "content_updated")
 		deliver(t, s, sub.ID, webhook.StatusFailed)
 		r, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		q := queue(t, s, sub.ID)
 		before := count(t, s, "SELECT count(*) FROM deliveries")
 		release := lead(s)
@@ -266,9 +262,7 @@ func TestReplayStepAfterCancel(t *testing.T) {
 		}()
 		synctest.Wait() // it has read and waits to write
 		release()
-		if err := <-cancelled; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-cancelled)
 		if err := <-stepped; !errors.Is(err, ErrStale) {
 			t.Errorf("got %v, want ErrStale", err)
 		}
@@ -290,9 +284,7 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 		_, second, until, err = w.Subscriptions().RotateSecret("p", sub.ID, webhook.Rotation{}, webhook.AuditEntry{})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := queue(t, s, sub.ID)
 	now := time.Now()
 	if !slices.EqualFunc(l.Expiry, []time.Time{until}, time.Time.Equal) || until.Sub(now) > SecretOverlap ||

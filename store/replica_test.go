@@ -33,13 +33,9 @@ func fileReplica(t testing.TB, dir, target string) *replica.Config {
 func readReplica(t testing.TB, text string) *replica.Config {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "litestream.yml")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte(text), 0o600))
 	cfg, err := replica.ReadConfig(name, func(string) (string, bool) { return "", false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cfg
 }
 
@@ -55,9 +51,7 @@ type replicated struct {
 func openReplicated(t testing.TB, dir string, cfg *replica.Config, prepare ...func(*Store)) *replicated {
 	t.Helper()
 	s, err := Open(context.Background(), Config{Dir: dir, Replica: cfg, Logger: testLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, do := range prepare {
 		do(s)
 	}
@@ -128,16 +122,10 @@ func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
 	y, _, err := restoreInto(dir, from, at, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key, err := os.ReadFile(filepath.Join(keyOf, keyring.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, keyring.FileName), key, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, keyring.FileName), key, 0o600))
 	s, err := Open(context.Background(), Config{Dir: dir}) // without a dictionary, like openReplicated
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
@@ -160,9 +148,7 @@ func restoreInto(dir string, from *replica.Config, at time.Time, force bool) (y 
 
 func events(t testing.TB, s *Store) (n int) {
 	t.Helper()
-	if err := s.db.Scan(context.Background(), "SELECT count(*) FROM events", nil, &n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.db.Scan(context.Background(), "SELECT count(*) FROM events", nil, &n))
 	return n
 }
 
@@ -180,9 +166,7 @@ func TestReplicaIsComplete(t *testing.T) {
 		t.Errorf("got %+v, want the target and a success", y)
 	}
 	publish(t, r.Store, "acme", "content_updated")
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.close())
 	s, y := restored(t, cfg, dir, time.Time{})
 	if n := events(t, s); n != 3 {
 		t.Errorf("got %d events, want 3", n)
@@ -193,19 +177,13 @@ func TestReplicaIsComplete(t *testing.T) {
 
 	// Changes written without replication are copied the next time.
 	plain, err := Open(context.Background(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	publish(t, plain, "acme", "content_updated")
-	if err := plain.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, plain.Close())
 	// So short that Close has to open the replica.
 	r = openReplicated(t, dir, cfg)
 	publish(t, r.Store, "acme", "content_updated")
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.close())
 	s, _ = restored(t, cfg, dir, time.Time{})
 	if n := events(t, s); n != 5 {
 		t.Errorf("got %d events, want 5", n)
@@ -220,35 +198,25 @@ func TestRestoreMissing(t *testing.T) {
 	r := openReplicated(t, dir, cfg)
 	program(t, r.Store, "acme")
 	publish(t, r.Store, "acme", "content_updated")
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.close())
 	path := filepath.Join(dir, datadir.Database)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 	if err := os.Remove(filepath.Join(dir, datadir.Commits)); err != nil { // otherwise the WAL may have the newest commits
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path+"-wal", []byte("a log of another database"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path+"-wal", []byte("a log of another database"), 0o600))
 	r = openReplicated(t, dir, cfg)
 	if n := events(t, r.Store); n != 1 {
 		t.Errorf("got %d events, want 1", n)
 	}
 	publish(t, r.Store, "acme", "content_updated")
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.close())
 	s, _ := restored(t, cfg, dir, time.Time{})
 	if n := events(t, s); n != 2 {
 		t.Errorf("after another restore: got %d events, want 2", n)
 	}
 
-	if err := errors.Join(os.Remove(path), os.Remove(filepath.Join(dir, datadir.Commits))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Remove(path), os.Remove(filepath.Join(dir, datadir.Commits))))
 	unreachable := readReplica(t,
 		"dbs: [{path: "+path+", replica: {bucket: b, endpoint: 'http://127.0.0.1:1', access-key-id: a, secret-access-key: hidden}}]")
 	_, err := Open(context.Background(), Config{Dir: dir, Replica: unreachable})
@@ -280,9 +248,7 @@ func TestReplicaRestoreRefuses(t *testing.T) {
 	if _, _, err := restoreInto(dir, cfg, time.Time{}, true); !errors.Is(err, ErrLocked) {
 		t.Errorf("open store: got %v, want %v", err, ErrLocked)
 	}
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.close())
 	if _, _, err := restoreInto(dir, cfg, time.Time{}, false); !errors.Is(err, datadir.ErrNotEmpty) {
 		t.Errorf("existing database: got %v, want %v", err, datadir.ErrNotEmpty)
 	}
@@ -306,29 +272,19 @@ func TestRestoreForced(t *testing.T) {
 	r := openReplicated(t, dir, cfg)
 	program(t, r.Store, "acme")
 	publish(t, r.Store, "acme", "content_updated")
-	if err := r.close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.close())
 	plain, err := Open(context.Background(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	publish(t, plain, "acme", "content_updated", "content_updated")
-	if err := plain.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, plain.Close())
 	_, aside, err := restoreInto(dir, cfg, time.Time{}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := openDir(t, dir)
 	if n := events(t, s); n != 1 {
 		t.Errorf("got %d events, want 1", n)
 	}
 	db, err := sqlite.OpenReadOnly(filepath.Join(aside, datadir.Database))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	var n int
 	if err := db.QueryRow("SELECT count(*) FROM events").Scan(&n); err != nil || n != 3 {
@@ -363,14 +319,10 @@ func TestPointInTime(t *testing.T) {
 // takeAway makes a replica in a directory fail until back is called.
 func takeAway(t *testing.T, target string) (back func()) {
 	t.Helper()
-	if err := errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)))
 	return func() {
 		t.Helper()
-		if err := errors.Join(os.Remove(target), os.Rename(target+".away", target)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Remove(target), os.Rename(target+".away", target)))
 	}
 }
 
@@ -378,19 +330,13 @@ func takeAway(t *testing.T, target string) (back func()) {
 func TestReplicaUnreachable(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
-	if err := os.WriteFile(target, []byte("no folder"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(target, []byte("no folder"), 0o600))
 	cfg := fileReplica(t, dir, target)
 	s, err := Open(context.Background(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	program(t, s, "acme")
 	publish(t, s, "acme", "content_updated")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 
 	r := openReplicated(t, dir, cfg)
 	y := r.await("failing", func(y ReplicaStatus) bool { return y.State == ReplicaFailing })
@@ -401,9 +347,7 @@ func TestReplicaUnreachable(t *testing.T) {
 	if err := r.Check(context.Background()); err != nil {
 		t.Errorf("Check with a failing replica: got %v, want nil", err)
 	}
-	if err := os.Remove(target); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(target))
 	r.await("up to date", upToDate)
 
 	back := takeAway(t, target)
@@ -428,9 +372,7 @@ func TestCloseReportsMissingChanges(t *testing.T) {
 		if err == nil {
 			err = s.Close()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r := openReplicated(t, dir,
 			readReplica(t,
 				"shutdown-sync-timeout: 300ms\ndbs: [{path: "+dir+"/service.db, replica: {bucket: b, endpoint: 'http://127.0.0.1:1', "+
@@ -464,9 +406,7 @@ func TestWALLengthDoesNotCheckpoint(t *testing.T) {
 	s := open(t)
 	program(t, s, "acme")
 	err := s.Write(context.Background(), func(w Write) error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var busy, frames, moved int64
 	if err := s.db.Writer().Conn().QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(NOOP)").Scan(&busy, &frames,
 		&moved); err != nil || frames == 0 || moved != 0 {

@@ -13,9 +13,7 @@ import (
 func sweepEarly(t *testing.T, s *Store) Swept {
 	t.Helper()
 	w, err := s.sweep(t.Context(), olderThan(t, s, time.Now().Add(-30*24*time.Hour)), olderThan(t, s, time.Now().Add(-time.Hour)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return w.swept
 }
 
@@ -24,9 +22,7 @@ func replayable(t *testing.T, s *Store, sub string) (missed, failed, all int64) 
 	t.Helper()
 	for only, n := range map[webhook.ReplayOnly]*int64{webhook.ReplayMissed: &missed, webhook.ReplayFailed: &failed, webhook.ReplayAll: &all} {
 		count, err := s.Replays().Count(t.Context(), "p", sub, &webhook.ReplayFields{From: time.UnixMilli(0), Only: only}, 100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		*n = count.Events
 	}
 	return missed, failed, all

@@ -73,9 +73,7 @@ func sweepAt(t testing.TB, s *Store, edge time.Time) Swept {
 	t.Helper()
 	old := olderThan(t, s, edge)
 	w, err := s.sweep(t.Context(), old, old)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return w.swept
 }
 
@@ -148,9 +146,7 @@ func TestRetentionCountsLosses(t *testing.T) {
 		}
 		stale := queue(t, s, waits.ID) // read before the sweep, used after it
 		before, err := s.Queues().waiting(t.Context(), stale, stale.Wanted, 100, webhook.MaxDeliveryBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.Sleep(10 * time.Hour)
 		publish(t, s, "p", "content_updated")
 
@@ -247,9 +243,7 @@ func TestRetentionOfUnsentAlerts(t *testing.T) {
 		sub := subscribe(t, s, "p", "content_updated")
 		s.sendAlerts = true
 		err := s.writer.do(func(t *tx) error { return s.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: sub}, 0) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.Sleep(10 * time.Hour)
 		sweepAt(t, s, time.Now().Add(-time.Hour))
 		if n := count(t, s, "SELECT count(*) FROM alerts"); n != 0 {
@@ -270,9 +264,7 @@ func TestRetentionKeepsCarriedEvents(t *testing.T) {
 		time.Sleep(10 * time.Hour)
 		young := time.Now()
 		again, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, first.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		publish(t, s, "p", "channel_created")
 		if got, want := sweepAt(t, s, young.Add(-time.Hour)), (Swept{Events: 4, Deliveries: 1, Expired: 1}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
@@ -341,9 +333,7 @@ func BenchmarkSweep(b *testing.B) {
 	url := "https://partner.example/hook"
 	names := []string{"content_updated"}
 	sub, _, err := s.Subscriptions().Create(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	var longest, waited time.Duration
 	for b.Loop() {
 		b.StopTimer()
@@ -381,9 +371,7 @@ func BenchmarkSweep(b *testing.B) {
 		old := olderThan(b, s, time.Now())
 		old.counted += time.Second // counted_at is rounded up
 		w, err := s.sweep(context.Background(), old, old)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		b.StopTimer()
 		close(stop)
 		longest, waited = max(longest, w.steps.longest), max(waited, <-done)

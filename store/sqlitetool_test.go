@@ -26,9 +26,7 @@ func TestOtherSQLite(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	path := filepath.Join(t.TempDir(), "service.db")
 	db, err := sql.Open("sqlite3", "file:"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	db.SetMaxOpenConns(1)
 	if _, err := db.ExecContext(t.Context(), schema.Script+";PRAGMA foreign_keys = OFF; BEGIN"); err != nil {
 		t.Fatal(err)

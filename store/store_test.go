@@ -40,9 +40,7 @@ func memoryDir(t testing.TB) string {
 func openDir(t testing.TB, dir string) *Store {
 	t.Helper()
 	s, err := Open(context.Background(), Config{Dir: dir, Dictionary: commonText()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -72,17 +70,13 @@ func must(t testing.TB, err error) {
 func program(t testing.TB, s *Store, id string) {
 	t.Helper()
 	_, _, err := s.Tokens().Create(context.Background(), webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func subscribe(t testing.TB, s *Store, programID string, names ...string) webhook.Subscription {
 	t.Helper()
 	sub, err := create(s, programID, names...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return sub
 }
 
@@ -118,9 +112,7 @@ func publish(t testing.TB, s *Store, programID string, names ...string) []webhoo
 func queue(t testing.TB, s *Store, id string) *Queue {
 	t.Helper()
 	l, err := s.Queues().Get(context.Background(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -128,16 +120,12 @@ func queue(t testing.TB, s *Store, id string) *Queue {
 func form(t testing.TB, s *Store, l *Queue, count int) *Claim {
 	t.Helper()
 	w, err := s.Queues().waiting(context.Background(), l, l.Wanted, count, webhook.MaxDeliveryBytes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(w.Seqs) == 0 {
 		return nil
 	}
 	c, err := s.Queues().form(&Credit{Queue: l}, &w).Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -162,9 +150,7 @@ func TestSettingsOfEveryConnection(t *testing.T) {
 		t.Error("a reader can write")
 	}
 	version, err := SQLiteVersion()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil || major*1_000_000+minor*1000+patch < 3_051_003 {
 		t.Errorf("got SQLite %s (%v), want 3.51.3 or newer: older ones can corrupt a WAL database", version, err)
@@ -267,15 +253,11 @@ func TestOpenRefuses(t *testing.T) {
 func TestReopenKeepsEverything(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(context.Background(), Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	events := publish(t, s, "p", "content_updated", "content_deleted", "content_updated")
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	s = openDir(t, dir)
 	l := queue(t, s, sub.ID)
 	if l.Wanted != 3 || l.NextPing.IsZero() {
@@ -299,22 +281,16 @@ func TestSecretsAreEncrypted(t *testing.T) {
 	header := &canary
 	sub, secret, err := s.Subscriptions().Create(context.Background(), "p", "u",
 		&webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l := queue(t, s, sub.ID)
 	if l.Authorization != canary || string(l.Secrets[0]) != string(secret) {
 		t.Error("the secrets in the queue differ from the given ones")
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if strings.Contains(string(b), "canary-5f1d") || strings.Contains(string(b), string(secret)) {
 			t.Errorf("%s contains an unencrypted secret", filepath.Base(f))
 		}

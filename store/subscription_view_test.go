@@ -34,9 +34,7 @@ func addSubscription(t *testing.T, s *Store, random *rand.Rand, url string, prog
 	events := []string{m.event}
 	fields := &webhook.SubscriptionFields{URL: &m.url, Events: &events, Active: &m.active}
 	sub, _, err := s.Subscriptions().Create(t.Context(), m.program, "u", fields, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m.id = sub.ID
 	err = s.writer.do(func(tx *tx) error {
 		reason := ""
@@ -54,9 +52,7 @@ func addSubscription(t *testing.T, s *Store, random *rand.Rand, url string, prog
 		_, err = s.Subscriptions().Delete(t.Context(), m.program, m.id)
 		m.active = false
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 

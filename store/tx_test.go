@@ -85,9 +85,7 @@ func TestInterestsAreBounded(t *testing.T) {
 	}
 	for range 20 {
 		publish(t, s, "p", "channel_created")
-		if err := toggle(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, toggle())
 	}
 	if n := len(queue(t, s, sub.ID).Interests); n != 2 {
 		t.Errorf("%d interests, want one per name", n)

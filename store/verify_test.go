@@ -18,17 +18,13 @@ func TestVerifiedReplica(t *testing.T) {
 	parse := func(target string) *replica.Config {
 		t.Helper()
 		cfg, err := replica.ParseURL(target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return cfg
 	}
 	open := func(target string, every time.Duration) (_ *Store, end func()) {
 		t.Helper()
 		s, err := Open(t.Context(), Config{Dir: dir, Replica: parse(target), VerifyReplica: every})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.Replica().Run(ctx) }()
@@ -51,9 +47,7 @@ func TestVerifiedReplica(t *testing.T) {
 	end()
 	before := s.Replica().Status().Verified
 	findings, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir, Replica: parse(target), VerifyReplica: time.Hour}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := contentLevel(findings); got != doctor.LevelOK {
 		t.Errorf("Examine without a server: got %v", findings)
 	}

@@ -12,15 +12,13 @@ func TestWatchDuringWrite(t *testing.T) {
 	s := open(t)
 	program(t, s, "p")
 	var late *watch.Watcher
-	if err := s.writer.do(func(t *tx) error {
+	must(t, s.writer.do(func(t *tx) error {
 		for num := range int64(watch.MaxChanged + 1) {
 			t.deliveryChanged(1 + num)
 		}
 		late = s.WatchDeliveries()
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer late.Close()
 	select {
 	case <-late.C:
@@ -33,9 +31,7 @@ func TestWatchDuringWrite(t *testing.T) {
 	if !first || !unnamed || len(changed) != watch.MaxChanged {
 		t.Errorf("got %d changes, the first: %t, unnamed ones: %t", len(changed), first, unnamed)
 	}
-	if err := s.writer.do(func(*tx) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.writer.do(func(*tx) error { return nil }))
 	if len(late.C) != 0 {
 		t.Error("the watcher was notified of a commit without changes of deliveries")
 	}

@@ -24,10 +24,16 @@ import (
 func opened(t *testing.T, cfg store.Config) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.Context(), cfg)
+	must(t, err)
+	return s
+}
+
+// must fails the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
 }
 
 func TestFiles(t *testing.T) {
@@ -40,13 +46,9 @@ func TestFiles(t *testing.T) {
 	}
 	// "a" is the folder of "a/b", but not of "ab/c" or "a.b".
 	for _, path := range []string{"a/b/one.key", "a/b/one.crt", "a/two", "ab/c", "a.b", "a/b0"} {
-		if err := c.Store(ctx, path, []byte("content of "+path)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Store(ctx, path, []byte("content of "+path)))
 	}
-	if err := c.Store(ctx, "a/two", []byte("next")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Store(ctx, "a/two", []byte("next")))
 	if b, err := c.Load(ctx, "a/two"); err != nil || string(b) != "next" {
 		t.Errorf("got %q, %v; want the last content", b, err)
 	}
@@ -100,20 +102,14 @@ func TestFilesAreEncrypted(t *testing.T) {
 	dir := t.TempDir()
 	s := opened(t, store.Config{Dir: dir})
 	c := s.Certificates()
-	if err := c.Store(t.Context(), "certificates/ca/name.key", []byte("canary-93fe1c")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Store(t.Context(), "certificates/ca/name.key", []byte("canary-93fe1c")))
 	s.Close()
 	seen := 0
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range files {
 		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if bytes.Contains(b, []byte("certificates/ca/name.key")) {
 			seen++
 		}
@@ -130,9 +126,7 @@ func TestFilesAreEncrypted(t *testing.T) {
 		_, err = db.Exec("UPDATE certificate_files SET path = 'elsewhere'")
 		err = errors.Join(err, db.Close())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s = opened(t, store.Config{Dir: dir})
 	defer s.Close()
 	if b, err := s.Certificates().Load(t.Context(), "elsewhere"); !errors.Is(err, keyring.ErrDecrypt) {
@@ -146,9 +140,7 @@ func TestLocks(t *testing.T) {
 	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	s := opened(t, store.Config{Dir: dir, Now: clock})
 	c, ctx := s.Certificates(), t.Context()
-	if err := c.Lock(ctx, "one"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Lock(ctx, "one"))
 	if ok, err := c.TryLock(ctx, "two"); err != nil || !ok {
 		t.Errorf("lock of another name: got %t, %v; want true", ok, err)
 	}
@@ -173,9 +165,7 @@ func TestLocks(t *testing.T) {
 			done <- errors.Join(err, c.Unlock(ctx, "one"))
 		}()
 	}
-	if err := c.Unlock(ctx, "one"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Unlock(ctx, "one"))
 	for range 4 {
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -189,9 +179,7 @@ func TestLocks(t *testing.T) {
 	if ok, _ := c.TryLock(ctx, "one"); !ok {
 		t.Fatal("the lock is free, want it taken")
 	}
-	if err := c.RenewLockLease(ctx, "one", time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.RenewLockLease(ctx, "one", time.Hour))
 	ahead.Store(int64(time.Hour))
 	if ok, _ := c.TryLock(ctx, "one"); ok {
 		t.Error("the lock expired although it was renewed")

@@ -33,13 +33,9 @@ func fileReplica(t testing.TB, dir, target string) *replica.Config {
 func readReplica(t testing.TB, text string) *replica.Config {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "litestream.yml")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte(text), 0o600))
 	cfg, err := replica.ReadConfig(name, func(string) (string, bool) { return "", false })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cfg
 }
 
@@ -55,9 +51,7 @@ type replicated struct {
 func openReplicated(t testing.TB, dir string, cfg *replica.Config, prepare ...func(*store.Store)) *replicated {
 	t.Helper()
 	s, err := store.Open(context.Background(), store.Config{Dir: dir, Replica: cfg, Logger: testLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, do := range prepare {
 		do(s)
 	}
@@ -128,16 +122,10 @@ func restored(t testing.TB, from *replica.Config, keyOf string, at time.Time) (*
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "restored")
 	y, _, err := restoreInto(dir, from, at, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	key, err := os.ReadFile(filepath.Join(keyOf, keyring.FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, keyring.FileName), key, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, keyring.FileName), key, 0o600))
 	s, err := store.Open(context.Background(), store.Config{Dir: dir}) // without a dictionary, like openReplicated
 	must(t, err)
 	t.Cleanup(func() { s.Close() })

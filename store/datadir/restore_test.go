@@ -26,22 +26,16 @@ const (
 func dataOf(t *testing.T, dir, name string) {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, _, err = storetest.CreateToken(t.Context(), s, webhook.NewToken{ProgramID: name, UserID: "u", Scopes: webhook.Scopes()})
-	if err := errors.Join(err, s.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, s.Close()))
 }
 
 // onlyProgram returns the ID of that program.
 func onlyProgram(t *testing.T, dir string) string {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all, err := s.Tokens().List(t.Context())
 	if err := errors.Join(err, s.Close()); err != nil || len(all) != 1 {
 		t.Fatalf("%d tokens, %v", len(all), err)
@@ -129,9 +123,7 @@ func TestRestoreInterrupted(t *testing.T) {
 func TestRestoreRefuses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	r, err := datadir.Restore(dir, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := store.Open(t.Context(), store.Config{Dir: dir}); !errors.Is(err, store.ErrLocked) {
 		t.Errorf("Open during a restore: got %v, want %v", err, store.ErrLocked)
 	}

@@ -40,14 +40,10 @@ func awaitStandby(t *testing.T, s *datadir.Standby, what string, ok func(replica
 // takeAway makes a replica in a directory fail until back is called.
 func takeAway(t *testing.T, target string) (back func()) {
 	t.Helper()
-	if err := errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)))
 	return func() {
 		t.Helper()
-		if err := errors.Join(os.Remove(target), os.Rename(target+".away", target)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Remove(target), os.Rename(target+".away", target)))
 	}
 }
 

@@ -21,9 +21,7 @@ func TestKeyFileOfAnotherUser(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "key")
 	key := NewKey()
 	for mode, ok := range map[os.FileMode]bool{0o400: true, 0o440: true, 0o444: true, 0o464: false, 0o446: false} {
-		if err := errors.Join(os.WriteFile(path, Format([]Key{key}), 0o600), os.Chmod(path, mode), os.Chown(path, 65534, 65534)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.WriteFile(path, Format([]Key{key}), 0o600), os.Chmod(path, mode), os.Chown(path, 65534, 65534)))
 		f := &File{Path: path, Named: true}
 		if _, err := f.Read(); (err == nil) != ok {
 			t.Errorf("mode %04o: got %v, want it accepted: %v", mode, err, ok)
@@ -33,17 +31,11 @@ func TestKeyFileOfAnotherUser(t *testing.T) {
 		}
 	}
 	// After root replaced the file, it still belongs to that user.
-	if err := os.Chmod(path, 0o400); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(path, 0o400))
 	f := &File{Path: path}
-	if err := f.write([]Key{NewKey(), key}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.write([]Key{NewKey(), key}))
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if owner := info.Sys().(*syscall.Stat_t); owner.Uid != 65534 || owner.Gid != 65534 || info.Mode() != 0o400 {
 		t.Errorf("got user %d, group %d, mode %v; want 65534, 65534, 0400", owner.Uid, owner.Gid, info.Mode())
 	}
@@ -55,13 +47,9 @@ func TestRemoveTempKeepsDirectories(t *testing.T) {
 	keys := t.TempDir()
 	path := filepath.Join(keys, "key")
 	left, folder := path+durable.TempSuffix+"123", path+durable.TempSuffix+"backup"
-	if err := errors.Join(os.WriteFile(left, nil, 0o600), os.MkdirAll(filepath.Join(folder, "below"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(left, nil, 0o600), os.MkdirAll(filepath.Join(folder, "below"), 0o700)))
 	f, err := Locate(t.TempDir(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := f.RemoveTemp(); !errors.Is(err, ErrKey) {
 		t.Errorf("got %v, want %v", err, ErrKey)
 	}

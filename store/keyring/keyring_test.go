@@ -8,11 +8,17 @@ import (
 	"testing"
 )
 
-func TestEncrypt(t *testing.T) {
-	k, err := Open(&File{Path: filepath.Join(t.TempDir(), FileName)}, false)
+// must fails the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestEncrypt(t *testing.T) {
+	k, err := Open(&File{Path: filepath.Join(t.TempDir(), FileName)}, false)
+	must(t, err)
 	encrypted := k.Encrypt([]byte("secret"), "here")
 	if got, err := k.Decrypt(encrypted, "here"); err != nil || string(got) != "secret" {
 		t.Errorf("got %q, %v, want secret", got, err)
@@ -21,9 +27,7 @@ func TestEncrypt(t *testing.T) {
 		t.Errorf("another place: got %q, %v, want %v", got, err, ErrDecrypt)
 	}
 	other, err := New(nil, []Key{NewKey()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := other.Decrypt(encrypted, "here"); !errors.Is(err, ErrDecrypt) {
 		t.Errorf("another key: got %q, %v, want %v", got, err, ErrDecrypt)
 	}
@@ -48,9 +52,7 @@ func TestOpenMissing(t *testing.T) {
 func TestRotate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), FileName)
 	k, err := Open(&File{Path: path}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inFile := func() int {
 		t.Helper()
 		b, err := os.ReadFile(path)
@@ -78,9 +80,7 @@ func TestRotate(t *testing.T) {
 		t.Errorf("got %t, %v after %d calls, and %d keys, want false, 2 calls and 1 key", kept, err, calls, inFile())
 	}
 	again, err := Open(&File{Path: path}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if again.Interrupted() {
 		t.Error("reopened: got an interrupted rotation, want none")
 	}

@@ -14,11 +14,17 @@ import (
 func openDB(t *testing.T, name string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", name)
+	must(t, err)
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// must fails the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { db.Close() })
-	return db
 }
 
 func TestPragmas(t *testing.T) {
@@ -64,9 +70,7 @@ func TestPersistWAL(t *testing.T) {
 		db := openDB(t, "file:"+path+"?_pragma=journal_mode(wal)")
 		db.SetMaxOpenConns(1)
 		conn, err := db.Conn(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		err = conn.Raw(func(c any) error {
 			got, err := c.(FileControl).FileControlPersistWAL("main", mode)
 			if got != mode {
@@ -74,9 +78,7 @@ func TestPersistWAL(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		err = conn.Raw(func(c any) error {
 			_, err := c.(FileControl).FileControlPersistWAL("main", 2)
 			return err
@@ -88,9 +90,7 @@ func TestPersistWAL(t *testing.T) {
 			t.Fatal(err)
 		}
 		conn.Close()
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Close())
 		_, err = os.Stat(path + "-wal")
 		if got := !errors.Is(err, fs.ErrNotExist); got != stays {
 			t.Errorf("mode %d: WAL exists after Close: got %v, want %v", mode, got, stays)
@@ -111,15 +111,11 @@ func TestTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	read, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	count := func(q interface {
 		QueryRowContext(context.Context, string, ...any) *sql.Row
 	}) (n int) {
-		if err := q.QueryRowContext(ctx, "SELECT count(*) FROM t").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, q.QueryRowContext(ctx, "SELECT count(*) FROM t").Scan(&n))
 		return n
 	}
 	if got := count(read); got != 1 {
@@ -133,9 +129,7 @@ func TestTransactions(t *testing.T) {
 	}
 	// Two writers exclude each other. Litestream recognizes the error by its text.
 	write, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := write.Exec("INSERT INTO t (x) VALUES (3)"); err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,7 @@ func hashOf(name string) webhook.PasswordHash {
 // mustWrite runs do in one write, which must succeed.
 func mustWrite(t *testing.T, s *store.Store, do func(w store.Write) error) {
 	t.Helper()
-	if err := s.Write(t.Context(), do); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Write(t.Context(), do))
 }
 
 // createAdmin creates an admin.
@@ -55,9 +53,7 @@ func createSession(t *testing.T, s *store.Store, a webhook.Admin, replaced strin
 func good(t *testing.T, s *store.Store, secret string) bool {
 	t.Helper()
 	_, ok, err := s.Sessions().Get(t.Context(), secret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ok
 }
 
@@ -261,9 +257,7 @@ func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 		defer s.Close()
 		_, secret := createSession(t, s, createAdmin(t, s, "ana@example.com"), "")
 		written := func() (ms int64) {
-			if err := people.DB(s.Admins()).Scan(t.Context(), "SELECT seen_at FROM sessions", nil, &ms); err != nil {
-				t.Fatal(err)
-			}
+			must(t, people.DB(s.Admins()).Scan(t.Context(), "SELECT seen_at FROM sessions", nil, &ms))
 			return ms
 		}
 		before := written()
@@ -300,24 +294,18 @@ func TestDevices(t *testing.T) {
 	if _, ok := s.Sessions().Device("bo", mark); ok {
 		t.Error("a mark is accepted for another admin")
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	s = mustOpen(t, dir)
 	if _, ok := s.Sessions().Device("ana", mark); !ok {
 		t.Error("the device is unknown after a restart")
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 }
 
 func mustOpen(t *testing.T, dir string) *store.Store {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -326,9 +314,7 @@ func openAt(t *testing.T) (*store.Store, *time.Time) {
 	t.Helper()
 	now := time.Now()
 	s, err := store.Open(t.Context(), store.Config{Dir: memoryDir(t), Now: func() time.Time { return now }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, &now
 }
@@ -365,9 +351,7 @@ func TestAudit(t *testing.T) {
 			t.Fatal(wrong)
 		}
 		entries, next, err := s.Audit().Page(t.Context(), &q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i, e := range entries {
 			subjects = append(subjects, e.SubjectID+" "+string(e.Action))
 			if i > 0 && q.Sort[0].Descending == entries[i-1].At.Before(e.At) && !entries[i-1].At.Equal(e.At) {

@@ -34,9 +34,7 @@ func memoryDir(t testing.TB) string {
 func openDir(t testing.TB, dir string) *store.Store {
 	t.Helper()
 	s, err := store.Open(context.Background(), store.Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -57,9 +55,7 @@ func must(t testing.TB, err error) {
 func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
 	t.Helper()
 	values, err := url.ParseQuery(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q, problem := l.Parse(values)
 	if problem != nil {
 		t.Fatalf("%s: %v", raw, problem)

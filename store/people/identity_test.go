@@ -110,9 +110,7 @@ func checkRefusedIdentity(t *testing.T, s *store.Store, identity webhook.Identit
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if all, err := s.Sessions().List(t.Context(), owner); err != nil || len(all) != 1 {
 		t.Errorf("got %v, %v", all, err)
 	}

@@ -89,9 +89,7 @@ func newAllDeliveries(t *testing.T, random *rand.Rand) *allDeliveries {
 		}
 		return tx.Exec("DELETE FROM deliveries")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range 80 {
 		d.insert(i)
 	}
@@ -157,9 +155,7 @@ func (d *allDeliveries) insert(i int) {
 		}
 		return err
 	})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	must(d.t, err)
 }
 
 func (d *allDeliveries) any() *anyDelivery { return d.model[d.random.IntN(len(d.model))] }
@@ -366,9 +362,7 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 			}
 			return tx.Exec("DROP TABLE one")
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	list := func(raw, want string) {
 		t.Helper()

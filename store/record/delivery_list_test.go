@@ -177,9 +177,7 @@ func (d *deliveries) arrive() {
 		"?4, ?5, ?6, ?7, 1)",
 		m.num, record.ShortID(m.id), sub.ID, m.next, seqs, sqlite.Blob(bytesOf(ping)), m.created)
 	if seqs != nil {
-		if err := write(d.s, func(t *sqlite.Tx) error { return link(t, "p", m.num, seqs.(string)) }); err != nil {
-			d.t.Fatal(err)
-		}
+		must(d.t, write(d.s, func(t *sqlite.Tx) error { return link(t, "p", m.num, seqs.(string)) }))
 	}
 }
 
@@ -643,9 +641,7 @@ func TestAllDeliveries(t *testing.T) {
 		q := query(t, webhook.AllDeliveryList, "filter[status]=failed&page[size]=2")
 		q.Cursor = cursor
 		page, next, err := s.Deliveries().PageAll(ctx, q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, d := range page {
 			got = append(got, d.ID)
 		}
@@ -680,9 +676,7 @@ func TestListsEndInTime(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for limit, want := range map[time.Duration]int{0: 1, time.Hour: 1, time.Nanosecond: 3} {
 		limitsOf(s).Time = limit
 		q := query(t, webhook.AuditList, "filter[action]=token.revoke")

@@ -113,9 +113,7 @@ func TestEventView(t *testing.T) {
 		}
 	}
 	v, err := s.Events().View(t.Context(), "p", e.ID, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(v.Deliveries) != record.EventDeliveries || v.Older == "" || v.Deliveries[0].RedeliveryOf != c.ID ||
 		v.Deliveries[0].Status != webhook.StatusPending {
 		t.Errorf("first page: %d deliveries, older %q, newest %+v", len(v.Deliveries), v.Older, v.Deliveries[0])

@@ -103,9 +103,7 @@ func TestFeedsBackwards(t *testing.T) {
 // page, in order.
 func (f *testedFeed) walkBack(t *testing.T, q *webhook.ListQuery, forth []string) {
 	here, _, err := f.page(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for pages := 0; ; pages++ {
 		if q.Cursor, err = f.newer(t.Context(), q); err != nil || pages > 30 {
 			t.Fatalf("after %d pages: %v", pages, err)
@@ -114,9 +112,7 @@ func (f *testedFeed) walkBack(t *testing.T, q *webhook.ListQuery, forth []string
 			return
 		}
 		before, _, err := f.page(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(before) != q.Size {
 			t.Errorf("a previous page has %d rows", len(before))
 		}

@@ -169,9 +169,7 @@ func link(t *sqlite.Tx, programID string, delivery int64, seqs string) error {
 func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
 	t.Helper()
 	values, err := url.ParseQuery(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q, problem := l.Parse(values)
 	if problem != nil {
 		t.Fatalf("%s: %v", raw, problem)

@@ -20,6 +20,14 @@ import (
 	"service/webhook"
 )
 
+// must fails the test if err is not nil.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // newDB returns an empty database.
 func newDB(t *testing.T) *sqlite.DB {
 	t.Helper()
@@ -28,9 +36,7 @@ func newDB(t *testing.T) *sqlite.DB {
 		Readers:   [...]int{sqlite.Service: 1, sqlite.Lookup: 1, sqlite.List: 1},
 		Functions: []sqlite.Function{{Name: "event_matches", Call: func(string, string, []byte) (bool, error) { return true, nil }}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { db.Close(nil) })
 	return db
 }
@@ -123,9 +129,7 @@ func TestQueryPlans(t *testing.T) {
 func query(t *testing.T, l *webhook.List, raw string) *webhook.ListQuery {
 	t.Helper()
 	values, err := url.ParseQuery(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q, problem := l.Parse(values)
 	if problem != nil {
 		t.Fatalf("%s: %v", raw, problem)
@@ -401,9 +405,7 @@ func TestBoundedPlans(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.query, diff)
 		}
@@ -430,9 +432,7 @@ func TestSubscriptionPlans(t *testing.T) {
 		}},
 	} {
 		rows, err := db.Readers().QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, make([]any, c.args)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var plan []string
 		err = sqlite.Drain(rows, func(scan func(...any) error) error {
 			var id, parent, unused int
@@ -444,9 +444,7 @@ func TestSubscriptionPlans(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, part := range c.want {
 			if text := strings.Join(plan, "\n\t"); !strings.Contains(text, part) {
 				t.Errorf("%s\n\t%s\nwant %s", query, text, part)

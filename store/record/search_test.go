@@ -15,15 +15,11 @@ func TestFind(t *testing.T) {
 	var tokens []webhook.Token
 	for _, program := range []string{"a", "b"} {
 		token, _, err := storetest.CreateToken(ctx, s, webhook.NewToken{ProgramID: program, UserID: "1", Scopes: webhook.Scopes()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		tokens = append(tokens, token)
 	}
 	sub, _, err := storetest.CreateSubscription(ctx, s, "a", "1", &webhook.SubscriptionFields{URL: &url, Active: &active, Events: &names})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const eventID = "ffffffff-0000-7000-8000-000000000001"
 	e := webhook.Event{ID: eventID, Name: "user_created", JSON: []byte(`{"id":"` + eventID + `","name":"user_created"}`)}
 	for _, program := range []string{"a", "b"} {
@@ -47,9 +43,7 @@ func TestFind(t *testing.T) {
 		{eventID + "0", 5, nil},
 	} {
 		got, err := s.Search().Prefix(ctx, tt.prefix, tt.limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(got) != len(tt.want) {
 			t.Errorf("%q: got %v, want %v", tt.prefix, got, tt.want)
 			continue
@@ -63,9 +57,7 @@ func TestFind(t *testing.T) {
 	// Creating a subscription creates a ping. All IDs have the same time prefix.
 	kinds := make(map[record.FoundKind]int)
 	all, err := s.Search().Prefix(ctx, sub.ID[:4], 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range all {
 		kinds[f.Kind]++
 	}

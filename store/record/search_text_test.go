@@ -21,9 +21,7 @@ func TestFindByText(t *testing.T) {
 		{"https://other.example/", "another_one"}} {
 		sub, _, err := storetest.CreateSubscription(t.Context(), s, "acme", "1",
 			&webhook.SubscriptionFields{URL: &of[0], Description: &of[1], Active: &active, Events: &names})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ids = append(ids, sub.ID)
 	}
 	for _, tt := range []struct {
@@ -43,9 +41,7 @@ func TestFindByText(t *testing.T) {
 		{"obex", "[]", "[globex]"},
 	} {
 		subs, programs, err := s.Search().Text(t.Context(), tt.text, 5)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := []int{}
 		for i, id := range ids {
 			for _, sub := range subs {
@@ -86,9 +82,7 @@ func TestSearchEvents(t *testing.T) {
 		t.Helper()
 		q.Field, q.Within = "content_id", time.Minute
 		found, err := s.Events().Search(t.Context(), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return found
 	}
 	all := search(record.EventSearch{Value: "42", Limit: 10})

@@ -282,9 +282,7 @@ func TestAwait(t *testing.T) {
 	cfg := b.config(t, dir)
 	cfg.MonitorInterval, cfg.settings.syncInterval, cfg.settings.syncIntervalSet = time.Hour, time.Hour, false
 	r := openReplicatedWith(t, dir, cfg, func(r *Replication) { r.Acknowledge(harness.Timeout()) })
-	if err := r.Await(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Await(t.Context(), 0))
 	var puts atomic.Int64
 	const writers, each = 50, 4
 	for range each {

@@ -18,9 +18,7 @@ func TestBucketClock(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	behind, err := url.Parse(b.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var shift time.Duration
 	proxy := httputil.NewSingleHostReverseProxy(behind)
 	proxy.ModifyResponse = func(r *http.Response) error {
@@ -34,12 +32,8 @@ func TestBucketClock(t *testing.T) {
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	l, err := NewLease(t.Context(), LeaseConfig{Replica: b.config(t, dir), Dir: dir, TTL: time.Hour, Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Acquire(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, l.Acquire(t.Context(), 0))
 	renew := func(by time.Duration) string {
 		t.Helper()
 		log.Reset()

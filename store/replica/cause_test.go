@@ -91,8 +91,6 @@ func leaseAt(t *testing.T, url string) *Lease {
 	cfg := mustParseConfig(t, "dbs:\n  - path: "+dir+"/service.db\n    replica:\n      type: s3\n      bucket: b\n      path: copy\n"+
 		"      endpoint: "+url+"\n      access-key-id: id\n      secret-access-key: secret\n")
 	l, err := NewLease(t.Context(), LeaseConfig{Replica: cfg, Dir: dir, TTL: time.Minute, Logger: testLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }

@@ -33,9 +33,7 @@ func TestFollowerDamaged(t *testing.T) {
 		while()
 		harness.WaitFor(t, what, func() bool { return ok(f.State()) })
 		cancel()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 	}
 	damage := func() string { return damageNext(t, r, cfg) }
 	caughtUp := func(FollowerState) bool { pos, err := s.db.Pos(); return err == nil && f.has(s.own.term, pos.TXID) }
@@ -76,9 +74,7 @@ func damageNext(t *testing.T, r *replicated, cfg *Config) string {
 	t.Helper()
 	s := r.current()
 	before, err := s.db.Pos()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 2 {
 		r.insert(10_000)
 		r.awaitSent(s)
@@ -90,9 +86,7 @@ func damageNext(t *testing.T, r *replicated, cfg *Config) string {
 	}
 	path := objectPath(client, files[0])
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	replaceContent(t, path, damages[0].do(content))
 	return objectName(files[0])
 }
@@ -113,9 +107,7 @@ func TestMergeDamaged(t *testing.T) {
 	}
 	name, path := planned(t, cfg, 1)
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for n := range len(content) {
 		replaceContent(t, path, content[:n])
 		if _, err := s.db.Compact(t.Context(), 2); err == nil || !strings.Contains(err.Error(), name) {

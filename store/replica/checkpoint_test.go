@@ -79,17 +79,13 @@ func TestSyncBeforeThrottle(t *testing.T) {
 	started := r.copied.Load() // by the first upload
 	s := r.current()
 	before, err := s.db.Pos()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for r.frames.Load() <= l.throttle/8*7 {
 		for range 10 {
 			r.insert(rowBytes)
 		}
 		// The next batch measures the WAL, whatever time has passed.
-		if err := r.db.Writer().Do(func(*sqlite.Tx) error { r.measured = time.Time{}; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.db.Writer().Do(func(*sqlite.Tx) error { r.measured = time.Time{}; return nil }))
 	}
 	r.await("copied", func(Status) bool {
 		now, err := s.db.Pos()
@@ -111,14 +107,10 @@ func TestWALTooLong(t *testing.T) {
 	r := openReplicated(t, dir, cfg, l)
 	r.await("up to date", upToDate)
 	read, err := r.db.Readers().BeginTx(context.Background(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer read.Rollback()
 	var n int
-	if err := read.QueryRow("SELECT count(*) FROM data").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, read.QueryRow("SELECT count(*) FROM data").Scan(&n))
 	rows := 0
 	for ; !r.WALTooLong(); rows++ {
 		if rows > 5_000 {
@@ -127,9 +119,7 @@ func TestWALTooLong(t *testing.T) {
 		r.insert(rowBytes)
 	}
 	r.await("abandoned", func(s Status) bool { return s.State == StateFailing && strings.Contains(s.Err, "too long") })
-	if err := read.Rollback(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, read.Rollback())
 	r.await("of a shorter log", func(Status) bool {
 		r.insert(1)
 		rows++
@@ -153,9 +143,7 @@ func TestRestartedWAL(t *testing.T) {
 	for range 20 {
 		r.insert(rowBytes)
 	}
-	if err := r.current().db.SyncAndWait(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.current().db.SyncAndWait(context.Background()))
 	r.insert(1) // not copied
 	r.abandon(r.current(), nil)
 	var busy, frames, done int64

@@ -93,9 +93,7 @@ func TestContentEqual(t *testing.T) {
 	defer stop()
 	for n := range 12 {
 		more()
-		if err := v.content.verify(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.content.verify(t.Context(), s))
 		switch n {
 		case 3:
 			v.insert(1)
@@ -106,9 +104,7 @@ func TestContentEqual(t *testing.T) {
 			if err == nil {
 				_, err = db.Exec("VACUUM")
 			}
-			if err := errors.Join(err, db.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(err, db.Close()))
 		case 7:
 			if _, err := s.db.Snapshot(t.Context()); err != nil {
 				t.Fatal(err)
@@ -131,9 +127,7 @@ func TestContentDamaged(t *testing.T) {
 	v.insert(10_000)
 	v.awaitSent(s)
 	name := damageNext(t, v.replicated, v.cfg)
-	if err := v.content.verify(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.content.verify(t.Context(), s))
 	v.mu.Lock()
 	results := v.results
 	v.mu.Unlock()
@@ -176,18 +170,12 @@ func TestContentDiffers(t *testing.T) {
 func forge(t *testing.T, path string) {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var forged bytes.Buffer
 	enc, err := ltx.NewEncoder(&forged)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dec := ltx.NewDecoder(bytes.NewReader(content))
-	if err := errors.Join(dec.DecodeHeader(), enc.EncodeHeader(dec.Header())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(dec.DecodeHeader(), enc.EncodeHeader(dec.Header())))
 	page := make([]byte, dec.Header().PageSize)
 	for {
 		var p ltx.PageHeader
@@ -197,12 +185,8 @@ func forge(t *testing.T, path string) {
 			t.Fatal(err)
 		}
 		page[len(page)-1] ^= 1
-		if err := enc.EncodePage(ltx.PageHeader{Pgno: p.Pgno}, page); err != nil {
-			t.Fatal(err)
-		}
+		must(t, enc.EncodePage(ltx.PageHeader{Pgno: p.Pgno}, page))
 	}
-	if err := enc.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, enc.Close())
 	replaceContent(t, path, forged.Bytes())
 }

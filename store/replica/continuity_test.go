@@ -22,9 +22,7 @@ const walFrame = 24 + 4096 // size of a frame in bytes
 // copyDir copies a data directory that is open but not written to.
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(to, os.DirFS(from)))
 }
 
 // execute runs statements as another program would. If before is not nil, it is called
@@ -32,9 +30,7 @@ func copyDir(t *testing.T, from, to string) {
 func execute(t *testing.T, dir string, before func(), statements ...string) {
 	t.Helper()
 	db, err := sqlite.OpenWritable(filepath.Join(dir, "service.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	db.SetMaxOpenConns(1)
 	for _, s := range statements {
 		if _, err := db.Exec(s); err != nil {
@@ -53,17 +49,13 @@ func execute(t *testing.T, dir string, before func(), statements ...string) {
 func changeWAL(t *testing.T, dir string, change func(log *os.File, size int64) error) {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(dir, "service.db-wal"), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	info, err := f.Stat()
 	if err == nil {
 		err = change(f, info.Size())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // restart is a way in which replication restarts.
@@ -91,9 +83,8 @@ var restarts = []restart{
 		path := filepath.Join(dir, "service.db")
 		last, err := readRecord(path)
 		last.Boot = "of another machine"
-		if err = errors.Join(err, writeRecord(path, last)); err != nil {
-			t.Fatal(err)
-		}
+		err = errors.Join(err, writeRecord(path, last))
+		must(t, err)
 		return dir
 	}},
 	{"an older state of the directory", false, 2, func(t *testing.T, r *replicated, dir string) string {
@@ -103,9 +94,7 @@ var restarts = []restart{
 		r.random(5)
 		r.settle()
 		r.close()
-		if err := os.RemoveAll(metaPath(filepath.Join(dir, "service.db"))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(metaPath(filepath.Join(dir, "service.db"))))
 		for _, name := range []string{"service.db", "service.db-wal", "service.db-shm"} {
 			if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Fatal(err)
@@ -126,9 +115,7 @@ var restarts = []restart{
 	}},
 	{"a removed log", true, 2, func(t *testing.T, r *replicated, dir string) string {
 		r.close()
-		if err := os.Remove(filepath.Join(dir, "service.db-wal")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(filepath.Join(dir, "service.db-wal")))
 		return dir
 	}},
 	{"a log without its end", true, 2, func(t *testing.T, r *replicated, dir string) string {
@@ -163,9 +150,7 @@ var restarts = []restart{
 	}},
 	{"no files of Litestream", true, 2, func(t *testing.T, r *replicated, dir string) string {
 		r.close()
-		if err := os.RemoveAll(metaPath(filepath.Join(dir, "service.db"))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(metaPath(filepath.Join(dir, "service.db"))))
 		return dir
 	}},
 }
@@ -218,9 +203,7 @@ func restoreTo(t *testing.T, cfg *Config, dir string) Origin {
 	if err == nil {
 		err = found.Origin.Continue(path)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found.Origin
 }
 
@@ -239,15 +222,11 @@ func TestBaselineIsNotCompacted(t *testing.T) {
 	cfg.CompactionIntervals = nil
 	origin := restoreTo(t, cfg, two)
 	baseline, err := os.ReadFile(localFile(two, origin))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	second := openReplicated(t, two, cfg)
 	second.settle()
 	second.mustClose()
-	if err := os.WriteFile(localFile(two, origin), baseline, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(localFile(two, origin), baseline, 0o600))
 	cfg = fileConfig(t, two, target)
 	cfg.CompactionIntervals = []time.Duration{20 * time.Millisecond}
 	second = openReplicated(t, two, cfg)
@@ -280,9 +259,7 @@ func TestLostOrigin(t *testing.T) {
 	cfg.CompactionIntervals = nil
 	origin := restoreTo(t, cfg, two)
 	name := filepath.Join(target, "terms", "0001", "ltx", "0", filepath.Base(localFile(two, origin)))
-	if err := os.Remove(name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(name))
 	second := openReplicated(t, two, cfg)
 	second.settle()
 	if began := second.current().own.term; !began.Snapshot {
@@ -329,9 +306,7 @@ func TestWALChanged(t *testing.T) {
 func TestAbandonedClaims(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
 	for number := range int64(30) {
-		if err := os.MkdirAll((&folderLocation{target}).dir(number+1), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll((&folderLocation{target}).dir(number+1), 0o700))
 	}
 	cfg := fileConfig(t, dir, target)
 	r := openReplicated(t, dir, cfg)
@@ -355,15 +330,11 @@ func TestClaimWithoutRecord(t *testing.T) {
 	<-r.done
 	r.abandon(r.current(), errBacklog)
 	meta := metaPath(filepath.Join(dir, "service.db"))
-	if err := os.Symlink("nowhere", meta); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("nowhere", meta))
 	if _, err := r.acquireTerm(t.Context()); err == nil {
 		t.Fatal("term without a record: got no error")
 	}
-	if err := os.Remove(meta); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(meta))
 	if _, err := r.acquireTerm(t.Context()); err != nil {
 		t.Errorf("next attempt: got %v, want no error", err)
 	}
@@ -375,9 +346,7 @@ func TestClaimWithoutRecord(t *testing.T) {
 // TestMissingParent begins a term after a term whose parent is missing.
 func TestMissingParent(t *testing.T) {
 	dir, target := t.TempDir(), t.TempDir()
-	if err := claim(t.Context(), &folderLocation{target}, term{Number: 2, Parent: 1, ParentTXID: 9}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, claim(t.Context(), &folderLocation{target}, term{Number: 2, Parent: 1, ParentTXID: 9}))
 	cfg := fileConfig(t, dir, target)
 	r := openReplicated(t, dir, cfg)
 	r.random(1)

@@ -62,9 +62,7 @@ func levels(t *testing.T) (cfg *Config, rows int) {
 	ctx := context.Background()
 	do := func(_ *ltx.FileInfo, err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	add()
 	do(s.db.Snapshot(ctx))
@@ -86,14 +84,10 @@ func levels(t *testing.T) (cfg *Config, rows int) {
 func planned(t *testing.T, cfg *Config, level int) (name, path string) {
 	t.Helper()
 	source, err := openSource(t.Context(), cfg, noTime, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client := source.client.ReplicaClient
 	plan, err := (&intactClient{ReplicaClient: client}).longest(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range plan {
 		if f.Level == level {
 			return objectName(f), objectPath(client, f)
@@ -118,9 +112,7 @@ func replaceContent(t *testing.T, path string, content []byte) {
 	if err == nil {
 		err = os.Chtimes(path, info.ModTime(), info.ModTime())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // TestDamagedObject damages one object of a level at a time. A restore gets the same state
@@ -131,18 +123,14 @@ func TestDamagedObject(t *testing.T) {
 	for _, level := range []int{1, 2, litestream.SnapshotLevel} {
 		name, path := planned(t, cfg, level)
 		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, damage := range damages {
 			t.Run(fmt.Sprintf("level %d/%s", level, damage.name), func(t *testing.T) {
 				replaceContent(t, path, damage.do(content))
 				defer replaceContent(t, path, content)
 				restored := filepath.Join(t.TempDir(), "restored.db")
 				got, err := Restore(t.Context(), cfg, restored, time.Time{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if n := countRows(t, restored); n != rows {
 					t.Errorf("got %d rows restored, want %d", n, rows)
 				}
@@ -161,9 +149,7 @@ func TestDamagedNewest(t *testing.T) {
 	cfg, rows := levels(t)
 	name, path := planned(t, cfg, 0)
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, damage := range damages {
 		t.Run(damage.name, func(t *testing.T) {
 			replaceContent(t, path, damage.do(content))
@@ -178,9 +164,7 @@ func TestDamagedNewest(t *testing.T) {
 				t.Fatalf("got %v, want an error with a command", err)
 			}
 			at, timeErr := time.Parse(time.RFC3339, command[1])
-			if err := errors.Join(timeErr, RemoveDatabase(restored)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(timeErr, RemoveDatabase(restored)))
 			if _, err := Restore(t.Context(), cfg, restored, at); err != nil {
 				t.Fatal(err)
 			}
@@ -205,9 +189,7 @@ func TestDamagedEverything(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = Restore(t.Context(), cfg, filepath.Join(t.TempDir(), "restored.db"), time.Time{})
 	if err == nil || errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "no other state can be restored") {
 		t.Errorf("got %v, want an error other than %v", err, ErrEmpty)
@@ -220,13 +202,9 @@ func TestEveryDamage(t *testing.T) {
 	cfg, _ := levels(t)
 	_, path := planned(t, cfg, 0)
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	first, last, err := ltx.ParseFilename(filepath.Base(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pages := func(content []byte) (all []byte, err error) {
 		info := &ltx.FileInfo{MinTXID: first, MaxTXID: last, Size: int64(len(content))}
 		err = decodeObject(info, bytes.NewReader(content), objectSink{noSink.header, func(_ *ltx.FileInfo, _ uint32, data []byte) error {
@@ -236,9 +214,7 @@ func TestEveryDamage(t *testing.T) {
 		return all, err
 	}
 	want, err := pages(content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var damaged *damagedError
 	for n := range len(content) {
 		if _, err := pages(content[:n]); !errors.As(err, &damaged) {
@@ -275,13 +251,9 @@ func TestDamagedCopy(t *testing.T) {
 	r.mustClose()
 	name, copied := planned(t, cfg, litestream.SnapshotLevel)
 	content, err := os.ReadFile(copied)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The copy is a hard link.
-	if err := errors.Join(os.Remove(copied), os.WriteFile(copied, damages[0].do(content), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Remove(copied), os.WriteFile(copied, damages[0].do(content), 0o600)))
 	if found := compare(t, "with a damaged copy", cfg, two); len(found.Damaged) != 1 || !strings.Contains(found.Damaged[0], name) {
 		t.Errorf("got damaged objects %q, want %s", found.Damaged, name)
 	}
@@ -303,9 +275,7 @@ func TestDamagedRecord(t *testing.T) {
 		}
 	}
 	alone, err := ParseURL("file://" + own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := restoredRows(t, alone); n != rows {
 		t.Errorf("got %d rows restored from the term's own path, want %d", n, rows)
 	}

@@ -76,16 +76,12 @@ func TestFencedUpload(t *testing.T) {
 	b := newBucket(t)
 	dir := t.TempDir()
 	client, err := b.config(t, dir).settings.newClient(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	header, err := (&ltx.Header{
 		Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1,
 		MinTXID: 1, MaxTXID: 1, Timestamp: time.Now().UnixMilli(),
 	}).MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, expires := range []bool{true, false} {
 		var expired atomic.Bool
 		c := &fencedClient{client, expired.Load}
@@ -119,9 +115,7 @@ func TestReplicaWithoutLease(t *testing.T) {
 		t.Errorf("no lease: got %v, want no error", err)
 	}
 	other := newLease(t, b, t.TempDir(), time.Hour)
-	if err := other.Acquire(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.Acquire(t.Context(), 0))
 	var changes atomic.Int64
 	count := func(req *http.Request) {
 		if req.Method != http.MethodGet && req.Method != http.MethodHead {
@@ -140,9 +134,7 @@ func TestReplicaWithoutLease(t *testing.T) {
 	if n := changes.Load(); n != 0 {
 		t.Errorf("lease held: got %d requests that change the bucket, want 0", n)
 	}
-	if err := other.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.Release(t.Context()))
 	if err := CheckUnleased(t.Context(), cfg); err != nil {
 		t.Errorf("lease released: got %v, want no error", err)
 	}

@@ -28,9 +28,7 @@ func TestFollowerCutOff(t *testing.T) {
 		go func() { done <- f.Follow(ctx) }()
 		first.await(what, func(Status) bool { return ok() })
 		cancel()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 	}
 	at := func() uint64 {
 		tx, _ := litestream.ReadTXIDFile(f.cfg.Path)
@@ -41,16 +39,12 @@ func TestFollowerCutOff(t *testing.T) {
 	first.write("UPDATE data SET value = randomblob(10000) WHERE id = 1")
 	first.settle()
 	followUntil("copied", func() bool { return at() > uint64(origin.at) })
-	if err := litestream.WriteTXIDFile(f.cfg.Path, origin.at); err != nil {
-		t.Fatal(err)
-	}
+	must(t, litestream.WriteTXIDFile(f.cfg.Path, origin.at))
 	second := openReplicated(t, two, fileConfig(t, two, target))
 	second.random(1)
 	second.settle()
 	pos, err := second.current().db.Pos()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	followUntil("following the second term", func() bool {
 		last, err := readRecord(f.cfg.Path)
 		return err == nil && last.Term == 2 && at() >= uint64(pos.TXID)
@@ -79,9 +73,7 @@ func TestCompleteWithSnapshot(t *testing.T) {
 	// As if the copies had failed and the parent had been deleted.
 	at := s.own.at
 	s.own.complete.Store(false)
-	if err := writeTerm(t.Context(), at, s.own.term); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeTerm(t.Context(), at, s.own.term))
 	if _, err := s.db.Snapshot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -92,9 +84,7 @@ func TestCompleteWithSnapshot(t *testing.T) {
 	if err == nil {
 		err = s.replica.Client.DeleteLTXFiles(t.Context(), copied[:len(copied)-1])
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := second.completeTerm(t.Context(), s); err != nil {
 		t.Errorf("completeTerm: got %v, want no error", err)
 	}
@@ -115,9 +105,7 @@ func TestRemoveTermsEnded(t *testing.T) {
 	second := openReplicated(t, two, cfg)
 	s := second.awaitSession()
 	second.await("complete", func(Status) bool { return s.own.complete.Load() })
-	if err := claim(t.Context(), s.own.at, term{Number: 3, Parent: 1, ParentTXID: s.own.sent}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, claim(t.Context(), s.own.at, term{Number: 3, Parent: 1, ParentTXID: s.own.sent}))
 	if err := second.removeTerms(t.Context(), s, time.Now().Add(time.Hour)); err == nil {
 		t.Error("removeTerms: got no error")
 	}

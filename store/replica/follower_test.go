@@ -38,9 +38,7 @@ func TestFollower(t *testing.T) {
 	r.insert(1)
 	await("following again", func(s FollowerState) bool { return s.Following })
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 	r.insert(1)
 	r.mustClose()
 	_, at, err := f.CatchUp(t.Context())
@@ -69,13 +67,9 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	go func() { done <- f.Follow(ctx) }()
 	harness.WaitFor(t, "the replica to be followed", func() bool { return f.State().Following })
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 	at, err := litestream.ReadTXIDFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.insert(1)
 	r.awaitSent(s)
 	if _, err := s.db.Snapshot(t.Context()); err != nil {
@@ -83,16 +77,12 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	}
 	for level := 0; level < litestream.SnapshotLevel; level++ {
 		files, err := s.replica.Client.LTXFiles(t.Context(), level, at+1, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all, err := ltx.SliceFileIterator(files)
 		if err == nil {
 			err = s.replica.Client.DeleteLTXFiles(t.Context(), all)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	if _, _, err := f.CatchUp(t.Context()); err != nil {
 		t.Fatalf("CatchUp: got %v, want no error", err)

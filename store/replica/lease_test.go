@@ -24,9 +24,7 @@ import (
 func newLease(t testing.TB, b *bucket, dir string, ttl time.Duration) *Lease {
 	t.Helper()
 	l, err := NewLease(t.Context(), LeaseConfig{Replica: b.config(t, dir), Dir: dir, TTL: ttl, Reserve: ttl / 10, Logger: testLogger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.timeout = harness.Timeout() // a short TTL does not need a fast bucket
 	return l
 }
@@ -196,9 +194,7 @@ func TestAwaitUnleased(t *testing.T) {
 	if err := await(); err != nil {
 		t.Errorf("no lease: got %v, want no error", err)
 	}
-	if err := l.Acquire(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Acquire(t.Context(), 0))
 	if err := await(); !errors.Is(err, ErrLeaseUnrenewed) || !strings.Contains(err.Error(), l.owner) {
 		t.Errorf("dead primary: got %v, want %v", err, ErrLeaseUnrenewed)
 	}
@@ -237,14 +233,10 @@ func TestHeld(t *testing.T) {
 	if l.Held().Err() == nil {
 		t.Error("before Acquire: got a context that has not ended")
 	}
-	if err := l.Acquire(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Acquire(t.Context(), 0))
 	first, timer := l.Held(), l.tenure.Load()
 	for range 3 {
-		if err := l.renewOrLose(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.renewOrLose(t.Context()))
 		l.check(timer) // as when the timer fires
 		if l.Held() != first || first.Err() != nil {
 			t.Fatal("after a renewal: got another context, or one that has ended")
@@ -259,9 +251,7 @@ func TestHeld(t *testing.T) {
 	case <-time.After(harness.Timeout()):
 		t.Fatal("the context does not end with the lease")
 	}
-	if err := l.renewOrLose(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.renewOrLose(t.Context()))
 	second := l.Held()
 	if second == first {
 		t.Error("renewed after its end: got the old context")
@@ -279,9 +269,7 @@ func TestLeaseKept(t *testing.T) {
 	one, other := t.TempDir(), t.TempDir()
 	l := newLease(t, b, one, time.Hour)
 	l.interval = 20 * time.Millisecond
-	if err := l.Acquire(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Acquire(t.Context(), 0))
 	var down atomic.Bool
 	var refused atomic.Int64
 	refuses := func(*http.Request) bool {
@@ -345,16 +333,12 @@ func crash(t *testing.T, dir string) {
 	t.Helper()
 	changeHolder(t, dir, func(h *holder) {
 		cmd := exec.Command("sh", "-c", ":")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Start())
 		h.PID, h.Started = cmd.Process.Pid, processStart(cmd.Process.Pid)
 		if h.Started == "" {
 			h.Started = "1" // the process has ended already
 		}
-		if err := cmd.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Wait())
 	})
 }
 
@@ -365,9 +349,7 @@ func changeHolder(t *testing.T, dir string, change func(*holder)) {
 		change(&h)
 		err = h.write(dir)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // Only a process of the same directory on the same machine, without a reboot in between,
@@ -395,15 +377,11 @@ func TestLeaseTakenOver(t *testing.T) {
 		{"copied directory", func(t *testing.T, dir string) string {
 			crash(t, dir)
 			copied := t.TempDir()
-			if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.CopyFS(copied, os.DirFS(dir)))
 			return copied
 		}, false},
 		{"file of another format", func(t *testing.T, dir string) string {
-			if err := os.WriteFile(filepath.Join(dir, holderFile), []byte("0198f3a1-0000-7000-8000-000000000000"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, holderFile), []byte("0198f3a1-0000-7000-8000-000000000000"), 0o600))
 			return dir
 		}, false},
 	}
@@ -412,9 +390,7 @@ func TestLeaseTakenOver(t *testing.T) {
 			b := newBucket(t)
 			dir := t.TempDir()
 			first := newLease(t, b, dir, time.Hour)
-			if err := first.Acquire(t.Context(), 0); err != nil {
-				t.Fatal(err)
-			}
+			must(t, first.Acquire(t.Context(), 0))
 			second := newLease(t, b, test.change(t, dir), time.Hour)
 			var holder *Lease
 			if !test.ok {
@@ -437,12 +413,8 @@ func holdByZombie(t *testing.T, dir string) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "read -r line")
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	t.Cleanup(func() { cmd.Wait() })
 	pid := cmd.Process.Pid
 	changeHolder(t, dir, func(h *holder) { h.PID, h.Started = pid, processStart(pid) })
@@ -462,16 +434,12 @@ func holdByStopped(t *testing.T, dir string) {
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Signal(syscall.SIGSTOP))
 	changeHolder(t, dir, func(h *holder) { h.PID, h.Started = cmd.Process.Pid, processStart(cmd.Process.Pid) })
 }
 
@@ -538,16 +506,10 @@ func TestLeaseWatch(t *testing.T) {
 func TestTakeOver(t *testing.T) {
 	b := newBucket(t)
 	primary, standby := newLease(t, b, t.TempDir(), time.Hour), newLease(t, b, t.TempDir(), time.Hour)
-	if err := primary.Acquire(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, primary.Acquire(t.Context(), 0))
 	seen, err := standby.State(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := primary.renewOrLose(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, primary.renewOrLose(t.Context()))
 	if err := standby.TakeOver(t.Context(), seen); !errors.Is(err, ErrLeaseHeld) || standby.Valid() {
 		t.Errorf("renewed lease: got %v, want %v", err, ErrLeaseHeld)
 	}
@@ -568,9 +530,7 @@ func TestTakeOverRefused(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
 	primary, standby := newLease(t, b, t.TempDir(), time.Hour), newLease(t, b, t.TempDir(), time.Hour)
-	if err := primary.Acquire(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, primary.Acquire(t.Context(), 0))
 	w := standby.NewWatch()
 	if _, ended, err := w.Poll(t.Context()); err != nil || ended {
 		t.Fatalf("first poll: ended %t, %v", ended, err)
@@ -579,9 +539,7 @@ func TestTakeOverRefused(t *testing.T) {
 		t.Helper()
 		w.since -= time.Hour
 		state, ended, err := w.Poll(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return state, ended
 	}
 	refuses := func(r *http.Request) bool { return r.Method == http.MethodPut }
@@ -609,13 +567,9 @@ func TestTakeOverRefused(t *testing.T) {
 func TestReleaseAfterLostRenewal(t *testing.T) {
 	b := newBucket(t)
 	l := newLease(t, b, t.TempDir(), time.Hour)
-	if err := l.Acquire(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Acquire(t.Context(), 0))
 	before := *l.held
-	if err := l.renewOrLose(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.renewOrLose(t.Context()))
 	l.held = &before // the response was lost
 	if err := l.Release(t.Context()); err != nil {
 		t.Errorf("Release: got %v, want no error", err)

@@ -17,9 +17,7 @@ import (
 func TestLeaseClient(t *testing.T) {
 	b := newBucket(t)
 	behind, err := url.Parse(b.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(behind)
 	regions := make(chan string, 100) // regions for which requests are signed
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,13 +15,9 @@ import (
 func (b *bucket) remove(t testing.TB, name string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, b.url+"/b/copy/"+name, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response.Body.Close()
 }
 
@@ -39,9 +35,7 @@ func (b *bucket) beginTerm(t testing.TB, number int64, dir string) {
 			Term: number, Nonce: "n", Own: true, dirID: here,
 		}))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // The holder recreates a lease that was deleted or overwritten, unless another service has begun
@@ -59,9 +53,7 @@ func TestLeaseRecreated(t *testing.T) {
 		b := newBucket(t)
 		dir := t.TempDir()
 		l := newLease(t, b, dir, time.Hour)
-		if err := l.Acquire(t.Context(), 6); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Acquire(t.Context(), 6))
 		b.beginTerm(t, 1, dir)
 		test.damage(b)
 		if err := l.renewOrLose(t.Context()); err != nil || !l.Valid() {
@@ -98,9 +90,7 @@ func TestAcquireMissingLease(t *testing.T) {
 		t.Errorf("empty directory: got %v, want %v", err, ErrLeaseStale)
 	}
 	stale := t.TempDir()
-	if err := os.WriteFile(filepath.Join(stale, "service.db"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(stale, "service.db"), nil, 0o600))
 	if err := newLease(t, b, stale, time.Hour).Acquire(t.Context(), 3); !errors.Is(err, ErrLeaseStale) {
 		t.Errorf("older data: got %v, want %v", err, ErrLeaseStale)
 	}
@@ -149,9 +139,7 @@ func TestSeizeDamagedLease(t *testing.T) {
 		t.Fatalf("Seize: got %v", err)
 	}
 	l.Raise(41)
-	if err := l.renewOrLose(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.renewOrLose(t.Context()))
 	if y, err := l.State(t.Context()); err != nil || y.Generation != 42 || l.Generation() != 42 {
 		t.Errorf("after Raise: got %+v, %v, want generation 42", y, err)
 	}

@@ -17,16 +17,12 @@ func age(t *testing.T, s *session, since, at time.Time) {
 	client := s.own.client.ReplicaClient.(*file.ReplicaClient)
 	for level := 0; level <= litestream.SnapshotLevel; level++ {
 		files, err := ownFiles(t.Context(), s, level)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, f := range files {
 			if f.CreatedAt.Before(since) {
 				continue
 			}
-			if err := os.Chtimes(client.LTXFilePath(level, f.MinTXID, f.MaxTXID), at, at); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Chtimes(client.LTXFilePath(level, f.MinTXID, f.MaxTXID), at, at))
 		}
 	}
 }
@@ -43,9 +39,7 @@ func TestSnapshotRetention(t *testing.T) {
 	now := time.Now()
 	began := r.current().own.term
 	began.Began = now.Add(-4 * retention)
-	if err := writeTerm(t.Context(), r.current().own.at, began); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeTerm(t.Context(), r.current().own.at, began))
 	for i, ago := range []time.Duration{3 * retention, 2 * retention, retention + time.Minute, 2 * time.Hour} {
 		r.random(i + 1)
 		r.settle()
@@ -57,13 +51,9 @@ func TestSnapshotRetention(t *testing.T) {
 	r.random(1)
 	r.settle()
 	s := r.current()
-	if err := r.enforceSnapshotRetention(t.Context(), s, retention); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.enforceSnapshotRetention(t.Context(), s, retention))
 	left, err := ownFiles(t.Context(), s, litestream.SnapshotLevel)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if times := len(left); times != 2 || !left[0].CreatedAt.Before(now.Add(-retention)) {
 		t.Errorf("got %d snapshots, want the newest before the retention and the one after it", times)
 	}
@@ -92,9 +82,7 @@ func TestTermRetention(t *testing.T) {
 	r.random(1)
 	r.settle()
 	s := r.current()
-	if err := r.completeTerm(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.completeTerm(t.Context(), s))
 	for _, test := range []struct {
 		oldest time.Time
 		want   []int64
@@ -102,9 +90,7 @@ func TestTermRetention(t *testing.T) {
 		{s.own.term.Began.Add(-time.Hour), []int64{1, 2}},
 		{s.own.term.Began.Add(time.Hour), []int64{2}},
 	} {
-		if err := r.removeTerms(t.Context(), s, test.oldest); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.removeTerms(t.Context(), s, test.oldest))
 		if got, err := s.own.at.terms(t.Context()); err != nil || !slices.Equal(got, test.want) {
 			t.Errorf("retention from %s: got terms %d, %v, want %d", test.oldest, got, err, test.want)
 		}

@@ -26,9 +26,7 @@ func newCopied(t *testing.T) (r *replicated, cfg *Config, f *Follower, at ltx.TX
 	r.settle()
 	f = newFollowed(t, r, cfg)
 	at, err := litestream.ReadTXIDFile(f.cfg.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r, cfg, f, at
 }
 
@@ -42,9 +40,7 @@ func newFollowed(t testing.TB, r *replicated, cfg *Config) *Follower {
 	go func() { done <- f.Follow(ctx) }()
 	r.await("followed", func(Status) bool { return f.State().Following })
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 	return f
 }
 
@@ -67,20 +63,14 @@ func TestFollowerMerges(t *testing.T) {
 	backlog(r, 10, 10_000)
 
 	source, err := f.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lists := func() (lists []string) {
 		t.Helper()
 		_, checked := f.replica(source.client)
 		files, err := newMergingClient(checked, f.noteApplying, func() {}, func(time.Time, bool) {}).LTXFiles(t.Context(), 0, at+1, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all, err := ltx.SliceFileIterator(files)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, i := range all {
 			lists = append(lists, fmt.Sprintf("%d-%d", i.MinTXID-at, i.MaxTXID-at))
 		}
@@ -103,9 +93,7 @@ func TestFollowerMerges(t *testing.T) {
 	}, func() {}, func(time.Time, bool) {})
 	o := litestream.NewRestoreOptions()
 	o.OutputPath, o.Follow, o.FollowInterval = f.cfg.Path, true, followInterval
-	if err := litestream.NewReplicaWithClient(litestream.NewDB(f.cfg.Path), client).Restore(ctx, o); err != nil {
-		t.Fatal(err)
-	}
+	must(t, litestream.NewReplicaWithClient(litestream.NewDB(f.cfg.Path), client).Restore(ctx, o))
 	if got, err := litestream.ReadTXIDFile(f.cfg.Path); err != nil || got != at+10 {
 		t.Errorf("interrupted after %d changes, %v, want 10", got-at, err)
 	}
@@ -130,21 +118,15 @@ func TestMergedDamaged(t *testing.T) {
 	damageNext(t, r, cfg)
 	backlog(r, 3, 10_000)
 	source, err := f.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, checked := f.replica(source.client)
 	client := newMergingClient(checked, func(_, _ ltx.TXID) error { return nil }, func() {}, func(time.Time, bool) {})
 	open := func() (*ltx.FileInfo, io.ReadCloser, error) {
 		t.Helper()
 		files, err := client.LTXFiles(t.Context(), 0, at+1, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all, err := ltx.SliceFileIterator(files)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		content, err := client.OpenLTXFile(t.Context(), 0, all[0].MinTXID, all[0].MaxTXID, 0, 0)
 		return all[0], content, err
 	}
@@ -152,17 +134,13 @@ func TestMergedDamaged(t *testing.T) {
 		t.Fatalf("got %v, want a damaged object", err)
 	}
 	first, content, err := open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer content.Close()
 	if first.MaxTXID != at+3 {
 		t.Errorf("got %d changes, want the 3 before the damaged object", first.MaxTXID-at)
 	}
 	text, err := io.ReadAll(content)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	merged := *first
 	merged.Size = int64(len(text))
 	if err := decodeObject(&merged, bytes.NewReader(text), noSink); err != nil {
@@ -182,9 +160,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		r.settle()
 		f := newFollowed(b, r, cfg)
 		backlog(r, 500, 1000)
-		if err := r.close(); err != nil {
-			b.Fatal(err)
-		}
+		must(b, r.close())
 		b.StartTimer()
 		if _, _, err := f.CatchUp(b.Context()); err != nil {
 			b.Fatal(err)

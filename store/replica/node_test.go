@@ -16,16 +16,12 @@ func TestNode(t *testing.T) {
 	node := func(dir string) *Node {
 		t.Helper()
 		n, err := newLease(t, b, dir, defaultPeriod).NewNode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return n
 	}
 	n := node(dir)
 	for range 2 {
-		if err := n.Write(t.Context(), NodeState{Reason: "no key"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Write(t.Context(), NodeState{Reason: "no key"}))
 	}
 	if err := node(dir).Write(t.Context(), NodeState{CanTakeOver: true}); err != nil {
 		t.Errorf("the next process: got %v, want no error", err)
@@ -56,9 +52,7 @@ func TestUnconditionalBucket(t *testing.T) {
 		}
 		b.delay.Store(&ignore)
 		n, err := newLease(t, b, t.TempDir(), defaultPeriod).NewNode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := n.Write(t.Context(), NodeState{}); !errors.Is(err, ErrUnconditional) {
 			t.Errorf("without %s: got %v, want %v", header, err, ErrUnconditional)
 		}

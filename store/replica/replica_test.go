@@ -30,9 +30,7 @@ func TestMain(m *testing.M) {
 func parseConfig(t testing.TB, text string) (*Config, error) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "litestream.yml")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte(text), 0o600))
 	return ReadConfig(name, func(name string) (string, bool) {
 		value, ok := map[string]string{"BUCKET": "b", "SECRET": "s3cr3t: #x", "EMPTY": ""}[name]
 		return value, ok
@@ -42,10 +40,16 @@ func parseConfig(t testing.TB, text string) (*Config, error) {
 func mustParseConfig(t testing.TB, text string) *Config {
 	t.Helper()
 	cfg, err := parseConfig(t, text)
+	must(t, err)
+	return cfg
+}
+
+// must fails the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cfg
 }
 
 // fileConfig configures a replica in the directory target, for the database in dir.
@@ -68,9 +72,7 @@ type bucket struct {
 func newBucket(t testing.TB) *bucket {
 	t.Helper()
 	backend := s3mem.New()
-	if err := backend.CreateBucket("b"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, backend.CreateBucket("b"))
 	b := &bucket{}
 	s3 := gofakes3.New(backend).Server()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -100,13 +102,9 @@ func newBucket(t testing.TB) *bucket {
 func (b *bucket) put(t testing.TB, name, content string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, b.url+"/b/copy/"+name, strings.NewReader(content))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		t.Fatal(response.Status)
@@ -174,9 +172,7 @@ func openWriter(t testing.TB, dir string, cfg *Config, configure func(*Replicati
 	r.db, err = sqlite.Open(context.Background(), sqlite.Config{
 		Path: path, Schema: schema, Readers: [...]int{2, 1, 1}, NoAutoCheckpoint: true, Hooks: hooks, Logger: logger,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Replication = NewReplication(cfg, path, r.db.Writer(), logger)
 	configure(r.Replication)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -219,9 +215,7 @@ func (r *replicated) close() error {
 // mustClose is close without an error.
 func (r *replicated) mustClose() {
 	r.t.Helper()
-	if err := r.close(); err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, r.close())
 }
 
 // await waits until ok reports true for the status.
@@ -250,9 +244,7 @@ func (r *replicated) awaitSent(s *session) {
 	if err == nil {
 		pos, err = s.db.Pos()
 	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	r.await("sent", func(Status) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -273,17 +265,13 @@ func restoredRows(t testing.TB, cfg *Config) int {
 func countRows(t testing.TB, path string) (n int) {
 	t.Helper()
 	db, err := sqlite.OpenReadOnly(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	var found string
 	if err := db.QueryRow("PRAGMA quick_check(1)").Scan(&found); err != nil || found != "ok" {
 		t.Fatalf("restored database: got %q, %v, want ok", found, err)
 	}
-	if err := db.QueryRow("SELECT count(*) FROM data").Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.QueryRow("SELECT count(*) FROM data").Scan(&n))
 	return n
 }
 

@@ -12,9 +12,7 @@ func damagePlanned(t *testing.T, cfg *Config, level int) string {
 	t.Helper()
 	name, path := planned(t, cfg, level)
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	replaceContent(t, path, damages[0].do(content))
 	return name
 }

@@ -45,9 +45,7 @@ func TestSlowBucket(t *testing.T) {
 		Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 4096, Commit: 1,
 		MinTXID: 1, MaxTXID: 7, Timestamp: time.Now().UnixMilli(),
 	}).MarshalBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const size = 64 << 20 // more than the S3 client buffers
 	copied := source{io.MultiReader(bytes.NewReader(header), io.LimitReader(zeros{}, size)), make(chan struct{})}
 	sent := make(chan error, 1)

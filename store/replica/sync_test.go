@@ -29,9 +29,7 @@ func TestEmptiedReplica(t *testing.T) {
 	l.verifyInterval = 0
 	lose := func(folder string) { // atomically, while Litestream writes to it
 		t.Helper()
-		if err := os.Rename(filepath.Join(target, folder), filepath.Join(t.TempDir(), "lost")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(filepath.Join(target, folder), filepath.Join(t.TempDir(), "lost")))
 	}
 	r := openReplicated(t, dir, cfg, l)
 	r.insert(1)
@@ -83,9 +81,7 @@ func TestTermGone(t *testing.T) {
 	}
 	empty := func() {
 		t.Helper()
-		if err := os.Rename(filepath.Join(target, "terms"), filepath.Join(t.TempDir(), "lost")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(filepath.Join(target, "terms"), filepath.Join(t.TempDir(), "lost")))
 	}
 	interval = 20 * time.Millisecond
 	r := open()
@@ -146,9 +142,7 @@ func TestUploadContinues(t *testing.T) {
 	b.refuses.Store(&refuses)
 	for range files {
 		r.insert(1)
-		if err := s.db.Sync(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.db.Sync(t.Context()))
 	}
 	mu.Lock()
 	open = true
@@ -185,9 +179,7 @@ func metaSize(t *testing.T, dir string) (bytes int64) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return bytes
 }
 
@@ -221,9 +213,7 @@ func TestBacklog(t *testing.T) {
 	}
 	sent := size()
 
-	if err := errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Rename(target, target+".away"), os.WriteFile(target, nil, 0o600)))
 	big()
 	r.await("failing", func(s Status) bool { return s.State == StateFailing })
 	var waiting int64
@@ -237,9 +227,7 @@ func TestBacklog(t *testing.T) {
 	}
 	r.insert(1)
 	r.await("without the backlog", func(Status) bool { return size() <= l.backlog/2 })
-	if err := errors.Join(os.Remove(target), os.Rename(target+".away", target)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Remove(target), os.Rename(target+".away", target)))
 	r.await("up to date", upToDate)
 	if n := restoredRows(t, cfg); n != 2 {
 		t.Errorf("got %d rows, want 2", n)
@@ -273,9 +261,7 @@ func TestSlowUploads(t *testing.T) {
 		harness.WaitFor(t, "the next look at the WAL", func() bool { return r.frames.Load() > before })
 	}
 	files, err := os.ReadDir(s.db.LTXLevelDir(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	waiting := 0
 	for _, f := range files {
 		if _, tx, err := ltx.ParseFilename(f.Name()); err == nil && tx > r.sentTX() {

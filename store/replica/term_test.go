@@ -42,9 +42,7 @@ func uploads(t *testing.T, target string) (bytes int64) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return bytes
 }
 
@@ -59,9 +57,7 @@ func pages(t *testing.T, path string) []byte {
 		} else if err == nil {
 			err = os.WriteFile(to+suffix, text, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	db, err := sqlite.OpenWritable(to)
 	if err == nil {
@@ -70,13 +66,9 @@ func pages(t *testing.T, path string) []byte {
 	if err == nil {
 		err = db.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := os.ReadFile(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clear(text[18:20])
 	clear(text[24:28])
 	clear(text[92:100])
@@ -236,9 +228,7 @@ func TestUnreleasedReplica(t *testing.T) {
 		target := t.TempDir()
 		testUnreleased(t, func(dir string) *Config { return fileConfig(t, dir, target) }, func(file string, content []byte) {
 			path := filepath.Join(target, "ltx", file)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, content, 0o600)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, content, 0o600)))
 		})
 	})
 	t.Run("bucket", func(t *testing.T) {
@@ -276,9 +266,7 @@ func testUnreleased(t *testing.T, config func(dir string) *Config, put func(file
 		t.Error("closed without an error, although nothing is in the replica")
 	}
 	at, err := config(dir).location(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if numbers, err := at.terms(t.Context()); err != nil || len(numbers) > 0 {
 		t.Errorf("got terms %v, %v; want none", numbers, err)
 	}
@@ -294,22 +282,16 @@ type chain struct {
 func (c chain) write(number int64, level int, minTXID, maxTXID ltx.TXID) {
 	c.t.Helper()
 	client, err := c.at.client(number)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	var text bytes.Buffer
 	enc, err := ltx.NewEncoder(&text)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	h := ltx.Header{
 		Version: ltx.Version, Flags: ltx.HeaderFlagNoChecksum, PageSize: 512, Commit: 1,
 		MinTXID: minTXID, MaxTXID: maxTXID, Timestamp: time.Now().UnixMilli(), NodeID: uint64(number),
 	}
 	page := bytes.Repeat([]byte{byte(number), byte(maxTXID)}, 256)
-	if err := errors.Join(enc.EncodeHeader(h), enc.EncodePage(ltx.PageHeader{Pgno: 1}, page), enc.Close()); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, errors.Join(enc.EncodeHeader(h), enc.EncodePage(ltx.PageHeader{Pgno: 1}, page), enc.Close()))
 	if _, err := client.WriteLTXFile(c.t.Context(), level, minTXID, maxTXID, &text); err != nil {
 		c.t.Fatal(err)
 	}
@@ -317,35 +299,23 @@ func (c chain) write(number int64, level int, minTXID, maxTXID ltx.TXID) {
 
 func (c chain) begin(next term) {
 	c.t.Helper()
-	if err := claim(c.t.Context(), c.at, next); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, claim(c.t.Context(), c.at, next))
 }
 
 // files lists the files of a level, with the terms that they are read from.
 func (c chain) files(client *termClient, level int) (names []string) {
 	c.t.Helper()
 	itr, err := client.LTXFiles(c.t.Context(), level, 0, false)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	files, err := ltx.SliceFileIterator(itr)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 	for _, f := range files {
 		from, err := client.source(c.t.Context(), f)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must(c.t, err)
 		r, err := client.OpenLTXFile(c.t.Context(), f.Level, f.MinTXID, f.MaxTXID, 0, 0)
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		must(c.t, err)
 		dec := ltx.NewDecoder(r)
-		if err := errors.Join(dec.Verify(), r.Close()); err != nil {
-			c.t.Fatal(err)
-		}
+		must(c.t, errors.Join(dec.Verify(), r.Close()))
 		if int64(dec.Header().NodeID) != from {
 			c.t.Errorf("file %d %d-%d: got term %d, want %d", f.Level, f.MinTXID, f.MaxTXID, dec.Header().NodeID, from)
 		}
@@ -377,9 +347,7 @@ func TestChain(t *testing.T) {
 		t.Fatalf("current term: got %+v, %v", current, err)
 	}
 	c, err := openTerm(t.Context(), at, current, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := slices.Concat(terms.files(c, 0), terms.files(c, 1), terms.files(c, 9))
 	want := []string{"0/4-4 of 1", "0/5-5 of 1", "0/6-6 of 1", "0/7-7 of 2", "0/8-8 of 3", "0/9-9 of 3", "1/4-9 of 3", "9/1-3 of 1"}
 	if !slices.Equal(got, want) {
@@ -388,9 +356,7 @@ func TestChain(t *testing.T) {
 	if _, err := c.OpenLTXFile(t.Context(), 0, 10, 10, 0, 0); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("file of the parent after ParentTXID: got %v, want %v", err, os.ErrNotExist)
 	}
-	if err := c.DeleteLTXFiles(t.Context(), []*ltx.FileInfo{{Level: 0, MinTXID: 4, MaxTXID: 4}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.DeleteLTXFiles(t.Context(), []*ltx.FileInfo{{Level: 0, MinTXID: 4, MaxTXID: 4}}))
 	if r, err := c.OpenLTXFile(t.Context(), 0, 4, 4, 0, 0); err != nil {
 		t.Errorf("file of the parent after a deletion: got %v, want no error", err)
 	} else {

@@ -160,24 +160,16 @@ func (m *simulation) check() {
 func contentOf(t *testing.T, path string) string {
 	t.Helper()
 	db, err := sqlite.OpenReadOnly(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	rows, err := db.Query("SELECT id, value FROM data ORDER BY id")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer rows.Close()
 	sum, n := sha256.New(), 0
 	for ; rows.Next(); n++ {
-		if err := addRow(sum, rows); err != nil {
-			t.Fatal(err)
-		}
+		must(t, addRow(sum, rows))
 	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, rows.Err())
 	return fmt.Sprintf("%d rows %.8x", n, sum.Sum(nil))
 }
 
@@ -255,13 +247,9 @@ func (m *simulation) putBack() {
 	}
 	m.end(m.serving)
 	entries, err := os.ReadDir(m.dir)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, err)
 	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(m.dir, e.Name())); err != nil {
-			m.t.Fatal(err)
-		}
+		must(m.t, os.RemoveAll(filepath.Join(m.dir, e.Name())))
 	}
 	copyDir(m.t, older, m.dir)
 	m.open()
@@ -296,8 +284,6 @@ func (m *simulation) newest() uint64 {
 		m.t.Fatal(err)
 	}
 	newest, _, err := position(context.Background(), source.client)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, err)
 	return uint64(newest)
 }

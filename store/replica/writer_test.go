@@ -30,9 +30,7 @@ func newOtherWriter(t *testing.T, target, dir string, number int64) *otherWriter
 	t.Helper()
 	w := &otherWriter{t: t, at: &folderLocation{target}}
 	begun := term{Number: number, Parent: number - 1, Began: time.Now(), Nonce: "other"}
-	if err := claim(t.Context(), w.at, begun); err != nil {
-		t.Fatal(err)
-	}
+	must(t, claim(t.Context(), w.at, begun))
 	if dir != "" {
 		here, err := identifyDir(dir)
 		if err == nil {
@@ -44,9 +42,7 @@ func newOtherWriter(t *testing.T, target, dir string, number int64) *otherWriter
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, "service.db"), nil, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	w.object.Owner, w.object.Since = "machine-1 0198f3a1", time.Date(2026, 3, 14, 8, 24, 48, 0, time.UTC)
 	return w
@@ -113,26 +109,20 @@ func (s *writerStart) restored() {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.two, "service.db"), nil, 0o600)
 	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 }
 
 // garble replaces the sign of life.
 func (s *writerStart) garble() {
 	s.t.Helper()
-	if err := s.at.write(s.t.Context(), 1, writerName, []byte("{")); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, s.at.write(s.t.Context(), 1, writerName, []byte("{")))
 }
 
 // endOnThisMachine makes the writer a process of this machine that has ended.
 func (s *writerStart) endOnThisMachine() {
 	s.t.Helper()
 	cmd := exec.Command("sh", "-c", ":")
-	if err := cmd.Run(); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, cmd.Run())
 	s.object.writerProcess = currentProcess()
 	s.object.PID, s.object.Started = cmd.Process.Pid, "1"
 	s.sign()
@@ -202,24 +192,18 @@ func (w *otherWriter) reboot(dir string) {
 		last.Boot, last.Device = "another", last.Device+1
 		err = writeRecord(path, last)
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 }
 
 // away makes the replica unreadable until the returned function is called.
 func (w *otherWriter) away() (back func()) {
 	w.t.Helper()
 	terms := filepath.Join(w.at.root, termsFolder)
-	if err := errors.Join(os.Rename(terms, terms+"-away"), os.WriteFile(terms, nil, 0o600)); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, errors.Join(os.Rename(terms, terms+"-away"), os.WriteFile(terms, nil, 0o600)))
 	return func() {
 		w.t.Helper()
 		// In one step: without the folder, the replica is empty.
-		if err := errors.Join(os.Symlink(terms+"-away", terms+"-back"), os.Rename(terms+"-back", terms)); err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, errors.Join(os.Symlink(terms+"-away", terms+"-back"), os.Rename(terms+"-back", terms)))
 	}
 }
 
@@ -235,9 +219,7 @@ func TestWriterUnreadable(t *testing.T) {
 		{"same directory, rebooted", func(s *writerStart) { s.reboot(s.one); s.from = s.one }},
 		{"no database", func(*writerStart) {}},
 		{"never in the replica", func(s *writerStart) {
-			if err := os.WriteFile(filepath.Join(s.two, "service.db"), nil, 0o600); err != nil {
-				s.t.Fatal(err)
-			}
+			must(s.t, os.WriteFile(filepath.Join(s.two, "service.db"), nil, 0o600))
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -319,9 +301,7 @@ func (w *otherWriter) filesOf(number int64) (names string) {
 		}
 		return err
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return names
 }
 
@@ -396,15 +376,11 @@ func TestUploadAfterOutage(t *testing.T) {
 		r.insert(10)
 		r.await("up to date", upToDate)
 		away := target + ".away"
-		if err := errors.Join(os.Rename(target, away), os.WriteFile(target, nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Rename(target, away), os.WriteFile(target, nil, 0o600)))
 		r.insert(10)
 		r.await("failing", func(s Status) bool { return s.State == StateFailing })
 		time.Sleep(10*time.Minute + 10*time.Second)
-		if err := errors.Join(os.Remove(target), os.Rename(away, target)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Remove(target), os.Rename(away, target)))
 		back := time.Now()
 		r.insert(10)
 		r.await("up to date", upToDate)
@@ -452,9 +428,7 @@ func TestWriterComesBack(t *testing.T) {
 		if err := CheckWriter(t.Context(), cfg, dir); !errors.Is(err, ErrWriting) {
 			t.Errorf("not watched: got %v, want %v", err, ErrWriting)
 		}
-		if err := AwaitUnleased(t.Context(), cfg, dir, testLogger(t)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, AwaitUnleased(t.Context(), cfg, dir, testLogger(t)))
 		if err := errors.Join(CheckGone(t.Context(), cfg, dir), CheckWriter(t.Context(), cfg, dir)); err != nil {
 			t.Errorf("gone: got %v, want no error", err)
 		}
@@ -479,9 +453,7 @@ func TestWriterInBucket(t *testing.T) {
 	r.insert(10)
 	r.await("up to date", upToDate)
 	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg := b.config(t, two)
 	if err := CheckWriter(t.Context(), cfg, two); !errors.Is(err, ErrWriting) || !strings.Contains(err.Error(), host) {
 		t.Errorf("alive: got %v, want %v with the host", err, ErrWriting)

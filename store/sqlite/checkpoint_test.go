@@ -33,13 +33,9 @@ func TestWALLimit(t *testing.T) {
 	body, longest := make([]byte, 64<<10), int64(0)
 	for range 2_000 {
 		err := db.Writer().Do(func(tx *Tx) error { return tx.Exec("INSERT OR REPLACE INTO items (id, body) VALUES ('a', ?)", body) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		info, err := os.Stat(path + "-wal")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if info.Size() < longest {
 			return // it was truncated
 		}

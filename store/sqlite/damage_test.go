@@ -19,14 +19,10 @@ func TestTornWAL(t *testing.T) {
 		err := db.Writer().Do(func(t *Tx) error {
 			return t.Exec("INSERT INTO items (id, body) VALUES (?, ?)", strconv.Itoa(i), body)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	wal, err := os.ReadFile(path + "-wal")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const frame = walFrameHeader + 4096
 	var ends []int // offsets at which commits end
 	for at := walHeader; at < len(wal); at += frame {

@@ -15,13 +15,9 @@ func TestForeignLimits(t *testing.T) {
 	if err == nil {
 		err = made.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	db, err := OpenForeign(t.Context(), path, testSchema, errors.New("unfit"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	for name, query := range map[string]string{
 		"a long value":      "SELECT length(zeroblob(64 * 1024 * 1024 + 1))",

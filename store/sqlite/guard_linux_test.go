@@ -23,9 +23,7 @@ func TestOtherProcess(t *testing.T) {
 		return // not started by lastToClose
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	exclusive := sharedRange
 	exclusive.Type = syscall.F_WRLCK
@@ -56,19 +54,13 @@ func TestGuard(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := openPath(t, path, Hooks{})
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f.Close()
 	if lastToClose(t, path) {
 		t.Error("another process can lock the database exclusively while it is open")
 	}
-	if err := db.Writer().Do(insertItem("a")); err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Writer().Do(insertItem("a")))
+	must(t, db.Close(nil))
 	if _, err := os.Stat(path + "-wal"); err == nil {
 		t.Error("Close left the WAL: it did not release the guard first")
 	}
@@ -78,9 +70,7 @@ func TestGuard(t *testing.T) {
 
 	// While the function passed to Close runs, the guard is held and the WAL exists.
 	db = openPath(t, path, Hooks{})
-	if err := db.Writer().Do(insertItem("b")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Writer().Do(insertItem("b")))
 	err = db.Close(func() error {
 		if lastToClose(t, path) {
 			t.Error("the guard is released before the last function returned")

@@ -124,9 +124,7 @@ func TestHooksAllocateNothing(t *testing.T) {
 		w := open(t, hooks).Writer()
 		run := func(*Tx) error { return nil }
 		return testing.AllocsPerRun(100, func() {
-			if err := w.DoRepeatable(run); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.DoRepeatable(run))
 		})
 	}
 	with := measure(Hooks{

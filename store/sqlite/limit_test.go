@@ -15,13 +15,9 @@ func TestLimitIsPreparedOnce(t *testing.T) {
 	db := open(t, Hooks{})
 	db.readers.SetMaxOpenConns(1)
 	reader, err := db.readers.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	readers := countPrepared(t, reader)
-	if err := reader.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, reader.Close())
 	writers := countPrepared(t, db.Writer().conn)
 	ignore := func(func(...any) error) error { return nil }
 	for limit := range 3 {
@@ -29,9 +25,7 @@ func TestLimitIsPreparedOnce(t *testing.T) {
 		if err == nil {
 			err = db.Writer().Do(func(tx *Tx) error { return tx.Each(query, []any{limit}, ignore) })
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	if *readers != 1 || *writers != 1 {
 		t.Errorf("readers prepared it %d times and the writer %d times, want once each", *readers, *writers)
@@ -51,8 +45,6 @@ func countPrepared(t *testing.T, conn *sql.Conn) *int {
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }

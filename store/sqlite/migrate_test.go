@@ -39,9 +39,7 @@ func openSchema(t *testing.T, path string, schema *Schema) (log string, err erro
 func schemaOf(t *testing.T, path string) (version int, statements, items string) {
 	t.Helper()
 	db, err := OpenReadOnly(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	var all, ids sql.NullString
 	for query, dest := range map[string]any{
@@ -67,12 +65,8 @@ func withItem(t *testing.T) (path string) {
 		}
 		return t.Exec("INSERT INTO refs (item) VALUES ('a')")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Close(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, db.Close(nil))
 	return path
 }
 
@@ -82,14 +76,10 @@ func TestMigration(t *testing.T) {
 	path := withItem(t)
 	older := []string{path + ".schema-1.20200101T000000Z", path + ".schema-2.20210101T000000Z", path + ".schema-9.20190101T000000Z"}
 	for _, name := range append(older, path+".schema-1"+durable.TempSuffix+"123") {
-		if err := os.WriteFile(name, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, nil, 0o600))
 	}
 	log, err := openSchema(t, path, after("ALTER TABLE items ADD COLUMN size INTEGER;"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if version, statements, items := schemaOf(t, path); version != 8 || !strings.Contains(statements, "size INTEGER") || items != "a" {
 		t.Errorf("got version %d, items %s of %s", version, items, statements)
 	}

@@ -14,21 +14,13 @@ func copyOpen(t *testing.T) (path string) {
 	t.Helper()
 	live := filepath.Join(t.TempDir(), "test.db")
 	db := openPath(t, live, Hooks{})
-	if err := db.Writer().Do(insertItem("a")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Writer().Do(insertItem("a")))
 	path = filepath.Join(t.TempDir(), "old", "test.db")
-	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Dir(path), 0o700))
 	for _, suffix := range []string{"", "-wal"} {
-		if err := copyFile(live+suffix, path+suffix); err != nil {
-			t.Fatal(err)
-		}
+		must(t, copyFile(live+suffix, path+suffix))
 	}
-	if err := db.Close(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close(nil))
 	return path
 }
 
@@ -36,17 +28,13 @@ func TestOpenOffline(t *testing.T) {
 	path := copyOpen(t)
 	names := func() (names []string) {
 		all, err := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(path)), "*", "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return all
 	}
 	for _, wal := range []bool{true, false} {
 		before := names()
 		u, err := OpenOffline(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var n int
 		err = u.QueryRow("SELECT count(*) FROM items").Scan(&n)
 		if wal && (err != nil || n != 1) {
@@ -67,9 +55,7 @@ func TestOpenOfflineCopy(t *testing.T) {
 	path := copyOpen(t)
 	other := otherFileSystem(t, path)
 	scratch, err := newScratch(path, 1, other)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(scratch)
 	info, err := os.Stat(filepath.Join(scratch, filepath.Base(path)))
 	if want, wantErr := os.Stat(path); err != nil || wantErr != nil || info.Size() != want.Size() {

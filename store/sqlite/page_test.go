@@ -26,9 +26,7 @@ func TestPage(t *testing.T) {
 	defer db.Close(nil)
 	write := func(fn func(*Tx) error) {
 		t.Helper()
-		if err := db.Writer().Do(fn); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Writer().Do(fn))
 	}
 	id := 0
 	change := func(t *Tx) error {

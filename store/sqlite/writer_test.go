@@ -33,10 +33,16 @@ func openPath(t *testing.T, path string, hooks Hooks) *DB {
 	db, err := Open(t.Context(), Config{
 		Path: path, Schema: testSchema, Readers: [...]int{2, 1, 1}, Hooks: hooks, Logger: slog.New(slog.DiscardHandler),
 	})
+	must(t, err)
+	return db
+}
+
+// must fails the test if err is not nil.
+func must(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return db
 }
 
 func insertItem(id string) func(*Tx) error {
@@ -52,9 +58,7 @@ func items(t *testing.T, db *DB) (ids []string) {
 		ids = append(ids, id)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ids
 }
 
@@ -216,9 +220,7 @@ func TestWritesRunInOrderOfSubmission(t *testing.T) {
 
 func TestClosedWriter(t *testing.T) {
 	db := open(t, Hooks{})
-	if err := db.Close(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close(nil))
 	if err := db.Writer().Do(insertItem("p")); !errors.Is(err, ErrClosed) || !Unavailable(err) {
 		t.Errorf("got %v, want %v", err, ErrClosed)
 	}
@@ -375,9 +377,7 @@ func ignoreStorageError(t *testing.T, fault Fault, repeatable, alone bool) {
 			return NoFault
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close(nil)
 	w := db.Writer()
 	release := blockWriter(w)
@@ -418,9 +418,7 @@ func TestOverwrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db, err := Open(t.Context(), Config{Path: path, Schema: testSchema, Overwrite: []string{"items"}, Readers: [...]int{2, 1, 1},
 		Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pragma := func() (mode int) {
 		if err := db.writer.conn.QueryRowContext(t.Context(), "PRAGMA secure_delete").Scan(&mode); err != nil {
 			t.Error(err)
@@ -452,9 +450,7 @@ func TestOverwrite(t *testing.T) {
 	if !errors.Is(err, wrong) || pragma() != 2 {
 		t.Errorf("after a rollback: %v, secure_delete %d", err, pragma())
 	}
-	if err := db.Close(nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close(nil))
 	file, err := os.ReadFile(path)
 	if err != nil || strings.Contains(string(file), "several pages") {
 		t.Errorf("the text is still in the file, %v", err)
@@ -485,14 +481,10 @@ func TestVisibleCommits(t *testing.T) {
 			return NoFault
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { db.Close(nil) })
 	w = db.Writer()
-	if err := w.Do(insertItem("a")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Do(insertItem("a")))
 	if got, want := <-counted, w.Commits(); got != want {
 		t.Errorf("during the COMMIT of transaction %d: got %d", want, got)
 	}

@@ -202,9 +202,7 @@ func TestProbeTooLarge(t *testing.T) {
 		if !r.Resized || !r.HealthChanged || !q.Failing || !q.Rejecting || !q.NextProbe.After(time.Now()) {
 			t.Errorf("got %+v and the queue %+v, want the next probe later", r, q)
 		}
-		if n := count(t, s, "SELECT rejected FROM failures"); n != 2 {
-			t.Errorf("%d rejections count, want 2", n)
-		}
+		wantNumber(t, "rejections that count", count(t, s, "SELECT rejected FROM failures"), 2)
 	})
 }
 

@@ -65,9 +65,7 @@ func TestDictionariesAreBounded(t *testing.T) {
 	s := openWith(t, dir, "what events have in common")
 	must(t, s.Close())
 	s = openWith(t, dir, "what events have in common")
-	if n := count(t, s, "SELECT count(*) FROM dictionaries"); n != 1 {
-		t.Errorf("%d dictionaries, want 1", n)
-	}
+	wantNumber(t, "dictionaries", count(t, s, "SELECT count(*) FROM dictionaries"), 1)
 	must(t, s.writer.do(func(t *tx) error {
 		return t.Exec("INSERT INTO dictionaries WITH RECURSIVE n(v) AS (SELECT 2 UNION ALL SELECT v + 1 FROM n " +
 			"WHERE v < 100) SELECT v, content FROM n, dictionaries")

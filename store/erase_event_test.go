@@ -73,12 +73,9 @@ func TestEraseEvent(t *testing.T) {
 	if again := eraseEvent(t, s, &events[0]); !again.ErasedAt.Equal(left.ErasedAt) {
 		t.Errorf("erased again at %v, want %v", again.ErasedAt, left.ErasedAt)
 	}
-	if n := count(t, s, "SELECT count(*) FROM audit WHERE action = 'event.erase' AND subject_id = ?", events[0].ID); n != 1 {
-		t.Errorf("got %d entries of the audit log, want 1", n)
-	}
-	if n := count(t, s, "SELECT count(*) FROM erasures WHERE cleared = 0"); n != 1 {
-		t.Errorf("got %d erasures to complete, want 1", n)
-	}
+	wantNumber(t, "entries of the audit log",
+		count(t, s, "SELECT count(*) FROM audit WHERE action = 'event.erase' AND subject_id = ?", events[0].ID), 1)
+	wantNumber(t, "erasures to complete", count(t, s, "SELECT count(*) FROM erasures WHERE cleared = 0"), 1)
 	for _, other := range []string{erasedText, "other"} {
 		again := events[0]
 		again.JSON = bytes.ReplaceAll(events[0].JSON, []byte(erasedText), []byte(other))
@@ -93,9 +90,7 @@ func TestEraseEvent(t *testing.T) {
 	})
 	wantCode(t, err, webhook.CodeNotFound)
 	must(t, s.Events().ClearErased(t.Context()))
-	if n := count(t, s, "SELECT (SELECT count(*) FROM erasures) + (SELECT count(*) FROM blanks)"); n != 0 {
-		t.Errorf("%d rows are left of the erasure", n)
-	}
+	wantNumber(t, "rows left of the erasure", count(t, s, "SELECT (SELECT count(*) FROM erasures) + (SELECT count(*) FROM blanks)"), 0)
 }
 
 // A delivery is not formed from an erased event, wherever that is read: in memory, on disk, or before
@@ -189,9 +184,7 @@ func TestEraseCancels(t *testing.T) {
 			}
 			const copies = "SELECT (SELECT count(*) FROM attempts WHERE instr(response_body, ?1) OR instr(response_header, ?1)) + " +
 				"(SELECT count(*) FROM stored_responses)"
-			if n := count(t, s, copies, erasedText); n != 0 {
-				t.Errorf("%d responses are left", n)
-			}
+			wantNumber(t, "responses that are left", count(t, s, copies, erasedText), 0)
 		})
 	}
 }
@@ -361,9 +354,8 @@ func TestEraseStoredAnswers(t *testing.T) {
 			t.Errorf("got %s, want %s", a.Body, want)
 		}
 	}
-	if n := count(t, s, "SELECT (SELECT sum(length(body)) FROM idempotency_keys) - (SELECT sum(bytes) FROM idempotency_use)"); n != 0 {
-		t.Errorf("the stored bytes are %d more than those counted", n)
-	}
+	wantNumber(t, "stored bytes more than those counted",
+		count(t, s, "SELECT (SELECT sum(length(body)) FROM idempotency_keys) - (SELECT sum(bytes) FROM idempotency_use)"), 0)
 }
 
 // An export has no payload of an erased event, and an import erases it again.
@@ -380,9 +372,7 @@ func TestEraseExported(t *testing.T) {
 	if err != nil || e.ErasedAt.IsZero() || strings.Contains(string(e.JSON), erasedText) {
 		t.Errorf("imported: %s, %v", e.JSON, err)
 	}
-	if n := count(t, s, "SELECT count(*) FROM erasures"); n != 1 {
-		t.Errorf("got %d erasures to complete, want 1", n)
-	}
+	wantNumber(t, "erasures to complete", count(t, s, "SELECT count(*) FROM erasures"), 1)
 }
 
 // Each step is short and the next process continues.
@@ -415,9 +405,7 @@ func TestEraseEventsContinues(t *testing.T) {
 		s = openDir(t, dir)
 	}
 	const left = "SELECT (SELECT count(*) FROM erasures) + (SELECT count(*) FROM blanks) + (SELECT count(*) FROM undelivered)"
-	if n := count(t, s, left); n != 0 {
-		t.Errorf("%d rows are left of the erasure", n)
-	}
+	wantNumber(t, "rows left of the erasure", count(t, s, left), 0)
 }
 
 // retryLater records that an attempt failed, and that the next one is due.
@@ -476,13 +464,9 @@ func TestEraseProgramWithErasedEvents(t *testing.T) {
 	eraseEvent(t, s, &publishText(t, s, 300, erasedText)[0])
 	erase(t, s, "p")
 	must(t, s.eraseAll(t.Context(), false))
-	if n := count(t, s, "SELECT count(*) FROM erasures WHERE program_id = 'p'"); n != 0 {
-		t.Errorf("%d erasures are left", n)
-	}
+	wantNumber(t, "erasures that are left", count(t, s, "SELECT count(*) FROM erasures WHERE program_id = 'p'"), 0)
 	must(t, s.Events().ClearErased(t.Context()))
-	if n := count(t, s, "SELECT count(*) FROM erasures"); n != 0 {
-		t.Errorf("%d erasures are left after the copies", n)
-	}
+	wantNumber(t, "erasures that are left after the copies", count(t, s, "SELECT count(*) FROM erasures"), 0)
 	checkFiles(t, s.dir, erasedText)
 }
 

@@ -122,9 +122,7 @@ func checkIntegrity(t *testing.T, s *Store) {
 	if found != "ok" {
 		t.Errorf("the database is damaged: %s", found)
 	}
-	if n := count(t, s, "SELECT count(*) FROM pragma_foreign_key_check"); n != 0 {
-		t.Errorf("%d rows refer to others that do not exist", n)
-	}
+	wantNumber(t, "rows that refer to others that do not exist", count(t, s, "SELECT count(*) FROM pragma_foreign_key_check"), 0)
 }
 
 // TestEraseAtOnce checks that a program cannot be used from the commit that begins its
@@ -180,9 +178,8 @@ func TestEraseAtOnce(t *testing.T) {
 
 	// The program has deliveries in flight.
 	must(t, s.eraseAll(t.Context(), true))
-	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE claimed_at IS NULL AND program_id <> ''"); n != 0 {
-		t.Errorf("%d deliveries are left that are not in flight", n)
-	}
+	wantNumber(t, "deliveries left that are not in flight",
+		count(t, s, "SELECT count(*) FROM deliveries WHERE claimed_at IS NULL AND program_id <> ''"), 0)
 	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE claimed_at IS NOT NULL"); n == 0 {
 		t.Error("no delivery in flight is left")
 	}
@@ -201,9 +198,7 @@ func TestEraseAtOnce(t *testing.T) {
 	if e := fresh.events[0]; count(t, s, "SELECT seq FROM events WHERE id = ?", e.ID) != 1 {
 		t.Error("the new log does not begin with seq 1")
 	}
-	if n := count(t, s, "SELECT count(*) FROM events"); n != int64(len(fresh.events)) {
-		t.Errorf("the log contains %d events, want %d", n, len(fresh.events))
-	}
+	wantNumber(t, "events in the log", count(t, s, "SELECT count(*) FROM events"), int64(len(fresh.events)))
 }
 
 // TestEraseContinues interrupts an erasure after each of its steps. The next process continues.
@@ -268,9 +263,7 @@ func TestEraseInBackground(t *testing.T) {
 		}
 		cancel()
 		must(t, <-done)
-		if n := count(t, s, "SELECT count(*) FROM deliveries WHERE program_id = 'gone'"); n != 0 {
-			t.Errorf("%d deliveries are left", n)
-		}
+		wantNumber(t, "deliveries that are left", count(t, s, "SELECT count(*) FROM deliveries WHERE program_id = 'gone'"), 0)
 	})
 }
 

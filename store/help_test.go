@@ -25,6 +25,14 @@ func wantMistake(t *testing.T, err error, want webhook.Code) {
 	}
 }
 
+// wantNumber compares a number of things.
+func wantNumber[N int | int64](t testing.TB, what string, got, want N) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %d %s, want %d", got, what, want)
+	}
+}
+
 // openAt is open with a clock that the test sets.
 func openAt(t *testing.T) (*Store, *time.Time) {
 	t.Helper()

@@ -151,9 +151,7 @@ func TestHousekeepUntilDone(t *testing.T) {
 		_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
 		must(t, err)
 		time.Sleep(time.Minute)
-		if left := count(t, s, stillWaiting, sub.ID); left != 0 {
-			t.Errorf("%d deliveries are pending, want 0", left)
-		}
+		wantNumber(t, "pending deliveries", count(t, s, stillWaiting, sub.ID), 0)
 		stop()
 		must(t, <-done)
 	})

@@ -117,9 +117,7 @@ func TestIdempotencyKeysExpire(t *testing.T) {
 			t.Errorf("used again: got %+v (%v)", a, err)
 		}
 		for i, want := range []int{2 * expiredAtOnce, expiredAtOnce + 1, 3} { // a few are removed each time
-			if n := keysOf(t, s, token); n != want {
-				t.Errorf("%d keys are left, want %d", n, want)
-			}
+			wantNumber(t, "keys that are left", keysOf(t, s, token), want)
 			must(t, keep(s, newKey(token, fmt.Sprint("new", i), "r"), ""))
 		}
 		var keys, size, counted, measured int

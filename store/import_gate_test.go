@@ -427,9 +427,8 @@ func TestForgedParts(t *testing.T) {
 			}
 			must(t, errors.Join(part.Remove(), x.Close(), r.Close()))
 			must(t, m.to.eraseAll(t.Context(), true))
-			if n := count(t, m.to, "SELECT count(*) FROM audit WHERE action = 'program.move_abort'"); n != aborts+1 {
-				t.Errorf("%d entries about aborted moves in the audit log, want %d", n, aborts+1)
-			}
+			wantNumber(t, "entries about aborted moves in the audit log",
+				count(t, m.to, "SELECT count(*) FROM audit WHERE action = 'program.move_abort'"), aborts+1)
 			if everythingElse(t, m.to, p.id) != before {
 				t.Error("another program has changed")
 			}

@@ -328,12 +328,8 @@ func TestImportContinuesAttempts(t *testing.T) {
 	if int64(y.Interrupted) != inFlight {
 		t.Errorf("%d attempts were in flight, want %d", y.Interrupted, inFlight)
 	}
-	if n := count(t, s, "SELECT count(*) FROM deliveries WHERE claimed_at IS NOT NULL"); n != 0 {
-		t.Errorf("%d attempts are in flight", n)
-	}
-	if n := count(t, s, "SELECT count(*) FROM attempts WHERE error = 'interrupted'"); n != inFlight {
-		t.Errorf("%d attempts are recorded as interrupted, want %d", n, inFlight)
-	}
+	wantNumber(t, "attempts in flight", count(t, s, "SELECT count(*) FROM deliveries WHERE claimed_at IS NOT NULL"), 0)
+	wantNumber(t, "attempts recorded as interrupted", count(t, s, "SELECT count(*) FROM attempts WHERE error = 'interrupted'"), inFlight)
 	_, err = from.Queues().RecoverInterrupted(policy)
 	must(t, err)
 	before, after := describeProgram(t, from, p), describeProgram(t, s, p)

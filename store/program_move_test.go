@@ -126,9 +126,7 @@ func TestMove(t *testing.T) {
 	checkMoving(t, from, p, webhook.ProgramMoved, true)
 	must(t, from.eraseAll(t.Context(), false))
 	checkMoving(t, from, p, webhook.ProgramMoved, true)
-	if n := count(t, from, "SELECT count(*) FROM events WHERE program_id = ?", p.id); n != 0 {
-		t.Errorf("%d events are left", n)
-	}
+	wantNumber(t, "events that are left", count(t, from, "SELECT count(*) FROM events WHERE program_id = ?", p.id), 0)
 
 	// And back.
 	before = describeProgram(t, to, p)

@@ -80,9 +80,7 @@ func TestMoveGone(t *testing.T) {
 		"SELECT count(*) FROM incidents WHERE program_id = ? AND last_delivery IS NOT NULL",
 		"SELECT count(*) FROM failures WHERE last_delivery IS NOT NULL AND " + ofProgram,
 	} {
-		if n := count(t, m.to, query, p.id); n > 0 {
-			t.Errorf("%d: %s", n, query)
-		}
+		wantNumber(t, query, count(t, m.to, query, p.id), 0)
 	}
 }
 
@@ -115,17 +113,13 @@ func TestMoveErased(t *testing.T) {
 	must(t, m.from.Programs().Erase(t.Context()))
 	must(t, m.to.Events().ClearErased(t.Context()))
 	for _, s := range []*Store{m.from, m.to} {
-		if n := count(t, s, "SELECT (SELECT count(*) FROM erasures) + (SELECT count(*) FROM blanks)"); n != 0 {
-			t.Errorf("%d rows are left of the erasures", n)
-		}
+		wantNumber(t, "rows left of the erasures", count(t, s, "SELECT (SELECT count(*) FROM erasures) + (SELECT count(*) FROM blanks)"), 0)
 		checkFiles(t, s.dir, erasedText)
 	}
-	if n := count(t, m.to, "SELECT count(*) FROM events WHERE erased_at IS NOT NULL"); n != int64(len(events)) {
-		t.Errorf("%d events are erased at the target, want %d", n, len(events))
-	}
-	if n := count(t, m.to, "SELECT count(*) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NULL"); n != 0 {
-		t.Errorf("%d deliveries wait at the target, want none", n)
-	}
+	wantNumber(t, "erased events at the target",
+		count(t, m.to, "SELECT count(*) FROM events WHERE erased_at IS NOT NULL"), int64(len(events)))
+	wantNumber(t, "deliveries that wait at the target",
+		count(t, m.to, "SELECT count(*) FROM deliveries WHERE next_attempt_at IS NOT NULL AND ping IS NULL"), 0)
 }
 
 // TestMoveReplaced erases a program after the first part and creates another with its ID: neither
@@ -172,9 +166,7 @@ func TestMoveKeyReplaced(t *testing.T) {
 	checkIntegrity(t, m.to)
 	const wrong = "SELECT count(*) FROM idempotency_use u WHERE (keys, bytes) <> " +
 		"(SELECT count(*), sum(length(body)) FROM idempotency_keys k WHERE k.token_id = u.token_id)"
-	if n := count(t, m.to, wrong); n > 0 {
-		t.Errorf("the use of %d tokens is wrong", n)
-	}
+	wantNumber(t, "tokens whose use is wrong", count(t, m.to, wrong), 0)
 }
 
 // TestReceiveWaits ends a reception that waits for another. The other can continue, and no lock
@@ -284,7 +276,5 @@ func TestForgottenAlerts(t *testing.T) {
 	if n := count(t, m.from, "SELECT count(*) FROM subscriptions WHERE id = ?", sub); n > 0 {
 		t.Fatal("the subscription is left")
 	}
-	if n := count(t, m.from, "SELECT count(*) FROM alerts WHERE subscription_id = ?", sub); n > 0 {
-		t.Errorf("%d alerts are left", n)
-	}
+	wantNumber(t, "alerts that are left", count(t, m.from, "SELECT count(*) FROM alerts WHERE subscription_id = ?", sub), 0)
 }

@@ -232,9 +232,7 @@ func TestReplayStepsOnce(t *testing.T) {
 		if !errors.Is(errors.Join(first, second), ErrStale) || first != nil && second != nil {
 			t.Errorf("got %v and %v, want one ErrStale", first, second)
 		}
-		if n := count(t, s, "SELECT count(*) FROM deliveries") - before; n != 1 {
-			t.Errorf("got %d deliveries, want 1", n)
-		}
+		wantNumber(t, "deliveries", count(t, s, "SELECT count(*) FROM deliveries")-before, 1)
 	})
 }
 
@@ -266,9 +264,7 @@ func TestReplayStepAfterCancel(t *testing.T) {
 		if err := <-stepped; !errors.Is(err, ErrStale) {
 			t.Errorf("got %v, want ErrStale", err)
 		}
-		if n := count(t, s, "SELECT count(*) FROM deliveries") - before; n != 0 {
-			t.Errorf("got %d deliveries, want 0", n)
-		}
+		wantNumber(t, "deliveries", count(t, s, "SELECT count(*) FROM deliveries")-before, 0)
 	})
 }
 

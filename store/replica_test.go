@@ -168,9 +168,7 @@ func TestReplicaIsComplete(t *testing.T) {
 	publish(t, r.Store, "acme", "content_updated")
 	must(t, r.close())
 	s, y := restored(t, cfg, dir, time.Time{})
-	if n := events(t, s); n != 3 {
-		t.Errorf("got %d events, want 3", n)
-	}
+	wantNumber(t, "events", events(t, s), 3)
 	if y.State.Before(began) || y.Bytes == 0 {
 		t.Errorf("got %+v", y)
 	}
@@ -185,9 +183,7 @@ func TestReplicaIsComplete(t *testing.T) {
 	publish(t, r.Store, "acme", "content_updated")
 	must(t, r.close())
 	s, _ = restored(t, cfg, dir, time.Time{})
-	if n := events(t, s); n != 5 {
-		t.Errorf("got %d events, want 5", n)
-	}
+	wantNumber(t, "events", events(t, s), 5)
 }
 
 // TestRestoreMissing removes the database: the next Open restores it. If the replica is not
@@ -206,15 +202,11 @@ func TestRestoreMissing(t *testing.T) {
 	}
 	must(t, os.WriteFile(path+"-wal", []byte("a log of another database"), 0o600))
 	r = openReplicated(t, dir, cfg)
-	if n := events(t, r.Store); n != 1 {
-		t.Errorf("got %d events, want 1", n)
-	}
+	wantNumber(t, "events", events(t, r.Store), 1)
 	publish(t, r.Store, "acme", "content_updated")
 	must(t, r.close())
 	s, _ := restored(t, cfg, dir, time.Time{})
-	if n := events(t, s); n != 2 {
-		t.Errorf("after another restore: got %d events, want 2", n)
-	}
+	wantNumber(t, "events after another restore", events(t, s), 2)
 
 	must(t, errors.Join(os.Remove(path), os.Remove(filepath.Join(dir, datadir.Commits))))
 	unreachable := readReplica(t,
@@ -257,9 +249,7 @@ func TestReplicaRestoreRefuses(t *testing.T) {
 		t.Errorf("time before the first state: got %v, want %v", err, replica.ErrEmpty)
 	}
 	s := openDir(t, dir)
-	if n := events(t, s); n != 1 {
-		t.Errorf("after refused restores: got %d events, want 1", n)
-	}
+	wantNumber(t, "events after refused restores", events(t, s), 1)
 	if err := s.Write(context.Background(), func(w Write) error { return w.Release(webhook.AuditEntry{}) }); err == nil {
 		t.Error("Release succeeded without a hold")
 	}
@@ -280,9 +270,7 @@ func TestRestoreForced(t *testing.T) {
 	_, aside, err := restoreInto(dir, cfg, time.Time{}, true)
 	must(t, err)
 	s := openDir(t, dir)
-	if n := events(t, s); n != 1 {
-		t.Errorf("got %d events, want 1", n)
-	}
+	wantNumber(t, "events", events(t, s), 1)
 	db, err := sqlite.OpenReadOnly(filepath.Join(aside, datadir.Database))
 	must(t, err)
 	defer db.Close()
@@ -307,9 +295,7 @@ func TestPointInTime(t *testing.T) {
 	}
 	for i, at := range times {
 		s, y := restored(t, cfg, dir, at)
-		if n := events(t, s); n != i+1 {
-			t.Errorf("at %s: got %d events, want %d", webhook.FormatTime(at), n, i+1)
-		}
+		wantNumber(t, "events at "+webhook.FormatTime(at), events(t, s), i+1)
 		if y.State.After(at) {
 			t.Errorf("got a state of %s, want one before %s", y.State, at)
 		}
@@ -359,9 +345,7 @@ func TestReplicaUnreachable(t *testing.T) {
 	publish(t, r.Store, "acme", "content_updated")
 	r.await("up to date", upToDate)
 	restoredStore, _ := restored(t, cfg, dir, time.Time{})
-	if n := events(t, restoredStore); n != 4 {
-		t.Errorf("got %d events, want 4", n)
-	}
+	wantNumber(t, "events", events(t, restoredStore), 4)
 }
 
 // TestCloseReportsMissingChanges closes a store whose replica is not writable.

@@ -212,9 +212,7 @@ func TestResponsesAfterARestart(t *testing.T) {
 		}
 		wantStored(t, s, failed, kept)
 		wantStored(t, s, good, 10)
-		if got := count(t, s, "SELECT sum(bytes) FROM response_use"); got != kept*size {
-			t.Errorf("%d bytes are counted, want %d", got, kept*size)
-		}
+		wantNumber(t, "counted bytes", count(t, s, "SELECT sum(bytes) FROM response_use"), kept*size)
 	})
 }
 
@@ -265,9 +263,7 @@ func TestDeletedSubscriptionResponses(t *testing.T) {
 	}
 	_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
 	must(t, err)
-	if n := len(s.housekeeping.successes); n != 0 {
-		t.Errorf("%d subscriptions are counted, want none", n)
-	}
+	wantNumber(t, "counted subscriptions", len(s.housekeeping.successes), 0)
 }
 
 // The number of open redeliveries of a subscription is bounded.

@@ -132,12 +132,8 @@ func TestClockSetForward(t *testing.T) {
 				publish(t, a.Store, "p", "content_updated")
 				time.Sleep(20 * day)
 				synctest.Wait()
-				if n := a.lost(); n != 0 {
-					t.Errorf("%d events are gone", n)
-				}
-				if n := lostEvents(t, a.Store, a.sub.ID); n != 0 {
-					t.Errorf("the subscription lost %d events", n)
-				}
+				wantNumber(t, "events that are gone", a.lost(), 0)
+				wantNumber(t, "events lost by the subscription", lostEvents(t, a.Store, a.sub.ID), 0)
 			})
 		})
 	}
@@ -210,9 +206,7 @@ func TestClockOffForMonths(t *testing.T) {
 		a.start()
 		time.Sleep(6 * day)
 		synctest.Wait()
-		if n := a.lost(); n != 0 {
-			t.Errorf("%d events are gone", n)
-		}
+		wantNumber(t, "events that are gone", a.lost(), 0)
 		if more, _, err := a.clockDifference(t.Context()); err != nil || more.Round(time.Minute) != 3*month-month/10 {
 			t.Errorf("got a difference of %v, %v", more, err)
 		}
@@ -220,9 +214,7 @@ func TestClockOffForMonths(t *testing.T) {
 		a.publish()
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if n := count(t, a.Store, "SELECT count(*) FROM events"); n != 1 {
-			t.Errorf("%d events are stored, want the new one", n)
-		}
+		wantNumber(t, "stored events, including the new one", count(t, a.Store, "SELECT count(*) FROM events"), 1)
 	})
 }
 
@@ -267,9 +259,7 @@ func TestRetentionChanged(t *testing.T) {
 		change(webhook.Retention{All: 20 * day, Delivered: day})
 		time.Sleep(2 * day)
 		synctest.Wait()
-		if n := count(t, a.Store, "SELECT count(*) FROM deliveries"); n != 1 {
-			t.Errorf("%d deliveries are stored, want the newest", n)
-		}
+		wantNumber(t, "stored deliveries, including the newest", count(t, a.Store, "SELECT count(*) FROM deliveries"), 1)
 		time.Sleep(20 * day)
 		synctest.Wait()
 		if n := count(t, a.Store, "SELECT count(*) FROM retention_marks"); n < marks || n > 4*marks {
@@ -389,9 +379,7 @@ func TestRetainStartsLate(t *testing.T) {
 			a.start()
 			time.Sleep(30 * time.Minute)
 		}
-		if n := a.lost(); n != 0 {
-			t.Errorf("%d events are gone", n)
-		}
+		wantNumber(t, "events that are gone", a.lost(), 0)
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if got, want := a.Figures().Swept().Events, int64(2); got != want {

@@ -60,9 +60,7 @@ func TestRetentionOfDelivered(t *testing.T) {
 			"SELECT count(*) FROM delivered":                                            2,
 			"SELECT count(*) FROM losses":                                               0,
 		} {
-			if got := count(t, s, query); got != want {
-				t.Errorf("%s: %d, want %d", query, got, want)
-			}
+			wantNumber(t, query, count(t, s, query), want)
 		}
 		if missed, failed, all := replayable(t, s, sub.ID); missed != 1 || failed != 1 || all != 7 {
 			t.Errorf("replays would send %d missed, %d failed, %d events in total; want 1, 1 and 7", missed, failed, all)
@@ -89,9 +87,7 @@ func TestRetentionOfDelivered(t *testing.T) {
 			sweepEarly(t, s)
 		}
 		for _, query := range []string{"SELECT count(*) FROM delivered", "SELECT count(*) - 2 FROM events"} {
-			if n := count(t, s, query); n != 0 {
-				t.Errorf("%s: %d, want 0", query, n)
-			}
+			wantNumber(t, query, count(t, s, query), 0)
 		}
 	})
 }
@@ -161,9 +157,8 @@ func TestRetentionKeepsRedelivery(t *testing.T) {
 		}
 		time.Sleep(31 * 24 * time.Hour)
 		sweepEarly(t, s)
-		if n := count(t, s, "SELECT count(*) FROM deliveries WHERE ping IS NULL"); n != 1 {
-			t.Errorf("%d deliveries are left, want 1, the newest", n)
-		}
+		wantNumber(t, "deliveries that are left, including the newest",
+			count(t, s, "SELECT count(*) FROM deliveries WHERE ping IS NULL"), 1)
 	})
 }
 
@@ -207,9 +202,8 @@ func TestDeliveredRanges(t *testing.T) {
 			}
 			checkDelivered(t, s, subs[0], names, have)
 		}
-		if n := count(t, s, "SELECT count(*) FROM delivered WHERE subscription_id = ?", subs[1]); n != 0 {
-			t.Errorf("%d rows for a subscription without deliveries", n)
-		}
+		wantNumber(t, "rows for a subscription without deliveries",
+			count(t, s, "SELECT count(*) FROM delivered WHERE subscription_id = ?", subs[1]), 0)
 	})
 }
 

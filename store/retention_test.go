@@ -108,9 +108,7 @@ func TestRetention(t *testing.T) {
 			"SELECT count(*) FROM losses":                                        0,
 			"SELECT count(*) FROM deliveries WHERE next_attempt_at IS NOT NULL ": 0,
 		} {
-			if got := count(t, s, query); got != want {
-				t.Errorf("%s: %d, want %d", query, got, want)
-			}
+			wantNumber(t, query, count(t, s, query), want)
 		}
 		if _, err := s.Events().Get(t.Context(), "p", old[0].ID); err == nil {
 			t.Error("the old event still exists")
@@ -156,13 +154,10 @@ func TestRetentionCountsLosses(t *testing.T) {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
 		for id, want := range map[string]int64{waits.ID: 1000, paused.ID: 2000, keeps.ID: 0, other.ID: 0} {
-			if got := count(t, s, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", id); got != want {
-				t.Errorf("got %d lost events, want %d", got, want)
-			}
+			wantNumber(t, "lost events", count(t, s, "SELECT coalesce(sum(events), 0) FROM losses WHERE subscription_id = ?", id), want)
 			alerts := min(want, 1)
-			if got := count(t, s, "SELECT count(*) FROM alerts WHERE name = 'events_lost' AND subscription_id = ?", id); got != alerts {
-				t.Errorf("%d alerts, want %d", got, alerts)
-			}
+			wantNumber(t, "alerts",
+				count(t, s, "SELECT count(*) FROM alerts WHERE name = 'events_lost' AND subscription_id = ?", id), alerts)
 		}
 		if _, err := s.Queues().form(&Credit{Queue: stale}, &before).Wait(); err != ErrStale {
 			t.Errorf("formed a delivery of removed events: %v", err)
@@ -200,9 +195,7 @@ func TestRetentionKeepsMovedCursors(t *testing.T) {
 		if q := queue(t, s, sub.ID); q.Cursor != 3 {
 			t.Errorf("got cursor %d, want 3: retention must not move it back", q.Cursor)
 		}
-		if n := lostEvents(t, s, sub.ID); n != 0 {
-			t.Errorf("lost %d events, want 0", n)
-		}
+		wantNumber(t, "lost events", lostEvents(t, s, sub.ID), 0)
 	})
 }
 
@@ -231,9 +224,7 @@ func TestRetentionCancelled(t *testing.T) {
 		if lost == 0 || lost == 1000 {
 			t.Fatalf("lost %d events, want some but not all", lost)
 		}
-		if got := count(t, s, "SELECT count(*) FROM alerts WHERE name = 'events_lost'"); got != 1 {
-			t.Errorf("%d alerts of %d lost events, want 1", got, lost)
-		}
+		wantNumber(t, "alerts about the lost events", count(t, s, "SELECT count(*) FROM alerts WHERE name = 'events_lost'"), 1)
 	})
 }
 
@@ -246,9 +237,7 @@ func TestRetentionOfUnsentAlerts(t *testing.T) {
 		must(t, err)
 		time.Sleep(10 * time.Hour)
 		sweepAt(t, s, time.Now().Add(-time.Hour))
-		if n := count(t, s, "SELECT count(*) FROM alerts"); n != 0 {
-			t.Errorf("%d alerts are left", n)
-		}
+		wantNumber(t, "alerts that are left", count(t, s, "SELECT count(*) FROM alerts"), 0)
 	})
 }
 
@@ -293,9 +282,7 @@ func TestRetentionOfDeletedSubscriptions(t *testing.T) {
 		last := subscribe(t, s, "p", "content_updated")
 		time.Sleep(time.Hour)
 		sweepAt(t, s, time.Now().Add(-time.Minute))
-		if n := count(t, s, "SELECT count(*) FROM subscriptions"); n != 1 {
-			t.Errorf("%d subscriptions are left, want 1", n)
-		}
+		wantNumber(t, "subscriptions that are left", count(t, s, "SELECT count(*) FROM subscriptions"), 1)
 		if _, err := s.Subscriptions().Get(t.Context(), "p", last.ID); err != nil {
 			t.Error(err)
 		}

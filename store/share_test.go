@@ -89,9 +89,7 @@ func TestShares(t *testing.T) {
 		}
 		return nil
 	})
-	if n := count(t, s, "SELECT count(*) FROM shares WHERE program_id = 'one'"); n != webhook.MaxShares {
-		t.Errorf("%d links are kept", n)
-	}
+	wantNumber(t, "links that are kept", count(t, s, "SELECT count(*) FROM shares WHERE program_id = 'one'"), webhook.MaxShares)
 	wantShared(t, s, code, true)
 	// The links end with the subscription.
 	d, _, _, err := s.Deliveries().Shared(t.Context(), code)
@@ -130,9 +128,7 @@ func TestSharesExpire(t *testing.T) {
 			t.Errorf("%d links are listed, %v", len(all), err)
 		}
 		share(t, s, "one", aDelivery(t, s, "one"))
-		if n := count(t, s, "SELECT count(*) FROM shares"); n != 1 {
-			t.Errorf("%d links are stored", n)
-		}
+		wantNumber(t, "stored links", count(t, s, "SELECT count(*) FROM shares"), 1)
 	})
 }
 

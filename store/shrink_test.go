@@ -124,9 +124,8 @@ func TestFileShrinks(t *testing.T) {
 	if got := digest(t, copied.db.Readers()); got != want {
 		t.Error("the restored database differs")
 	}
-	if n := count(t, copied, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != sqlite.IncrementalVacuum {
-		t.Errorf("restored database: got auto_vacuum %d", n)
-	}
+	wantNumber(t, "auto_vacuum of the restored database",
+		count(t, copied, "SELECT auto_vacuum FROM pragma_auto_vacuum"), sqlite.IncrementalVacuum)
 }
 
 func TestExcess(t *testing.T) {
@@ -221,9 +220,7 @@ func TestCompact(t *testing.T) {
 	if got := digest(t, s.db.Readers()); got != want {
 		t.Error("the content differs")
 	}
-	if n := count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != sqlite.IncrementalVacuum {
-		t.Errorf("got auto_vacuum %d", n)
-	}
+	wantNumber(t, "auto_vacuum", count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"), sqlite.IncrementalVacuum)
 	publish(t, s, "p", "content_updated")
 	if _, _, err := compacted(t.Context(), dir); err == nil {
 		t.Error("a data directory in use was compacted")

@@ -87,9 +87,7 @@ func TestInterestsAreBounded(t *testing.T) {
 		publish(t, s, "p", "channel_created")
 		must(t, toggle())
 	}
-	if n := len(queue(t, s, sub.ID).Interests); n != 2 {
-		t.Errorf("%d interests, want one per name", n)
-	}
+	wantNumber(t, "interests, one per name", len(queue(t, s, sub.ID).Interests), 2)
 	var err error
 	for range maxClosedInterests + 1 {
 		publish(t, s, "p", "content_updated")

@@ -95,9 +95,7 @@ func TestOldURLsBounded(t *testing.T) {
 	}
 	setURL(t, s, "p", sub.ID, "https://partner.example/last")
 	for url, want := range map[string]int64{"url <> ''": maxOldURLs, "url = ''": 1} {
-		if n := count(t, s, "SELECT count(*) FROM old_urls WHERE "+url); n != want {
-			t.Errorf("%d rows with %s are stored, want %d", n, url, want)
-		}
+		wantNumber(t, "stored rows with "+url, count(t, s, "SELECT count(*) FROM old_urls WHERE "+url), want)
 	}
 }
 
@@ -126,9 +124,7 @@ func TestOldURLsAge(t *testing.T) {
 	if got := sentTo(t, s, "p", sub.ID, kept.ID); got[0] != "https://second.example" {
 		t.Errorf("got the URL %q", got[0])
 	}
-	if n := count(t, s, "SELECT count(*) FROM old_urls"); n != 1 {
-		t.Errorf("%d URLs are stored, want 1", n)
-	}
+	wantNumber(t, "stored URLs", count(t, s, "SELECT count(*) FROM old_urls"), 1)
 }
 
 // The result of an attempt to an earlier URL neither adds to the failures of the current URL nor
@@ -146,17 +142,11 @@ func TestEarlierURLDoesNotCount(t *testing.T) {
 	setURL(t, s, "p", sub.ID, "https://second.example")
 	attempted(t, s, earlier[0], 500)
 	attempted(t, s, earlier[1], 401)
-	if n := count(t, s, failures); n != 0 {
-		t.Errorf("after failures of the earlier URL: got %d, want 0", n)
-	}
+	wantNumber(t, "failures after those of the earlier URL", count(t, s, failures), 0)
 	attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 500)
-	if n := count(t, s, failures); n != 1 {
-		t.Errorf("after a failure of the current URL: got %d, want 1", n)
-	}
+	wantNumber(t, "failures after one of the current URL", count(t, s, failures), 1)
 	attempted(t, s, earlier[2], 200)
-	if n := count(t, s, failures); n != 1 {
-		t.Errorf("after a success of the earlier URL: got %d, want 1", n)
-	}
+	wantNumber(t, "failures after a success of the earlier URL", count(t, s, failures), 1)
 	if d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, earlier[2].ID); err != nil || d.Status != webhook.StatusSuccess {
 		t.Errorf("got %s (%v), want success", d.Status, err)
 	}

@@ -51,6 +51,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// wantNumber compares a number of things.
+func wantNumber[N int | int64](t testing.TB, what string, got, want N) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %d %s, want %d", got, what, want)
+	}
+}
+
 // query parses the parameters of a list.
 func query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
 	t.Helper()

@@ -112,9 +112,7 @@ func portalEnds(t *testing.T, s *store.Store, began time.Time, secret string) {
 	_, code := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead})
 	_, _, err = portalSession(t, s, code, "")
 	must(t, err)
-	if n := count(t, s, "SELECT count(*) FROM portal_sessions"); n != 1 {
-		t.Errorf("%d sessions are stored, want only the open one", n)
-	}
+	wantNumber(t, "stored sessions, including the open one", count(t, s, "SELECT count(*) FROM portal_sessions"), 1)
 }
 
 func ensure(t *testing.T, s *store.Store, programID string) {
@@ -145,9 +143,7 @@ func TestPortalLinkOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := opened.Load(); n != 1 {
-		t.Errorf("%d sessions began", n)
-	}
+	wantNumber(t, "sessions that began", int(opened.Load()), 1)
 }
 
 // TestPortalLinkRefused checks the requirements of a link.

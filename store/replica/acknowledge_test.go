@@ -356,9 +356,7 @@ func TestAwaitOutage(t *testing.T) {
 	}
 	b.down.Store(false)
 	await("the bucket is back")
-	if n := restoredRows(t, cfg); n != 1 {
-		t.Errorf("got %d rows in the replica, want 1", n)
-	}
+	wantNumber(t, "rows in the replica", restoredRows(t, cfg), 1)
 
 	// The lease ends during an upload. It may be that of earlier changes, so the test
 	// repeats this.

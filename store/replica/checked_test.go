@@ -42,17 +42,13 @@ func TestFollowerDamaged(t *testing.T) {
 	damage()
 	s.compact(t)
 	follow("continued from the merged object", caughtUp, func() {})
-	if n := countRows(t, path); n != 3 {
-		t.Errorf("got %d rows, want 3", n)
-	}
+	wantNumber(t, "rows", countRows(t, path), 3)
 
 	name := damage()
 	follow("failing", func(s FollowerState) bool {
 		return strings.Contains(s.Err, name) && strings.Contains(s.Err, "service restore --at ")
 	}, func() {})
-	if n := countRows(t, path); n != 3 {
-		t.Errorf("damaged: got %d rows in the copy, want 3", n)
-	}
+	wantNumber(t, "rows in the damaged copy", countRows(t, path), 3)
 	if _, _, err := f.CatchUp(t.Context()); err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("CatchUp: got %v, want an error with %s", err, name)
 	}
@@ -61,9 +57,7 @@ func TestFollowerDamaged(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if n := countRows(t, path); n != 5 {
-		t.Errorf("got %d rows, want 5", n)
-	}
+	wantNumber(t, "rows", countRows(t, path), 5)
 	if _, at, err := f.CatchUp(t.Context()); err != nil || at.IsZero() {
 		t.Errorf("CatchUp: got %s, %v, want no error", at, err)
 	}

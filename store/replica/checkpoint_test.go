@@ -127,9 +127,7 @@ func TestWALTooLong(t *testing.T) {
 	})
 	r.await("up to date", upToDate)
 	r.mustClose()
-	if n := restoredRows(t, cfg); n != rows {
-		t.Errorf("got %d rows, want %d", n, rows)
-	}
+	wantNumber(t, "rows", restoredRows(t, cfg), rows)
 }
 
 // TestRestartedWAL checkpoints and restarts the WAL while Litestream is closed, as after a
@@ -153,7 +151,5 @@ func TestRestartedWAL(t *testing.T) {
 	}
 	r.insert(1) // restarts the WAL
 	r.mustClose()
-	if n := restoredRows(t, cfg); n != 22 {
-		t.Errorf("got %d rows, want 22", n)
-	}
+	wantNumber(t, "rows", restoredRows(t, cfg), 22)
 }

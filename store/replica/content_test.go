@@ -143,9 +143,7 @@ func TestContentDamaged(t *testing.T) {
 	if y := results[1]; y.Failing || !y.Time.After(y.Failed) || y.Err != results[0].Err {
 		t.Errorf("after a new snapshot: got %+v, want an equal replica", y)
 	}
-	if n := restoredRows(t, v.cfg); n != 3 {
-		t.Errorf("got %d rows restored, want 3", n)
-	}
+	wantNumber(t, "rows restored", restoredRows(t, v.cfg), 3)
 }
 
 // TestContentDiffers compares a replica whose objects are intact, but differ from the

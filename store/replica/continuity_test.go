@@ -389,9 +389,7 @@ func TestSnapshotOnce(t *testing.T) {
 	if found, err := newestTerm(t.Context(), own.at); err != nil || found.Number != 1 || !found.Complete {
 		t.Errorf("got term %+v, %v, want term 1, complete", found, err)
 	}
-	if n := snapshots.Load(); n != 1 {
-		t.Errorf("got %d snapshots uploaded, want 1", n)
-	}
+	wantNumber(t, "snapshots uploaded", snapshots.Load(), 1)
 	compare(t, "with one snapshot", cfg, dir)
 }
 
@@ -414,14 +412,10 @@ func TestRestoreReplaced(t *testing.T) {
 	r.random(1)
 	r.settle()
 	r.mustClose()
-	if n := restoredRows(t, cfg); n != 6 {
-		t.Errorf("newest state: got %d rows, want 6", n)
-	}
+	wantNumber(t, "rows of the newest state", restoredRows(t, cfg), 6)
 	path := filepath.Join(t.TempDir(), "before.db")
 	if _, err := Restore(t.Context(), cfg, path, before); err != nil {
 		t.Fatal(err)
 	}
-	if n := countRows(t, path); n != 10 {
-		t.Errorf("state before: got %d rows, want 10", n)
-	}
+	wantNumber(t, "rows of the state before", countRows(t, path), 10)
 }

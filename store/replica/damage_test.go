@@ -131,9 +131,7 @@ func TestDamagedObject(t *testing.T) {
 				restored := filepath.Join(t.TempDir(), "restored.db")
 				got, err := Restore(t.Context(), cfg, restored, time.Time{})
 				must(t, err)
-				if n := countRows(t, restored); n != rows {
-					t.Errorf("got %d rows restored, want %d", n, rows)
-				}
+				wantNumber(t, "rows restored", countRows(t, restored), rows)
 				if len(got.Damaged) != 1 || !strings.Contains(got.Damaged[0], name) {
 					t.Errorf("got damaged objects %q, want %s", got.Damaged, name)
 				}
@@ -168,9 +166,7 @@ func TestDamagedNewest(t *testing.T) {
 			if _, err := Restore(t.Context(), cfg, restored, at); err != nil {
 				t.Fatal(err)
 			}
-			if n := countRows(t, restored); n != rows-1 {
-				t.Errorf("got %d rows restored, want %d", n, rows-1)
-			}
+			wantNumber(t, "rows restored", countRows(t, restored), rows-1)
 		})
 	}
 }
@@ -276,7 +272,5 @@ func TestDamagedRecord(t *testing.T) {
 	}
 	alone, err := ParseURL("file://" + own)
 	must(t, err)
-	if n := restoredRows(t, alone); n != rows {
-		t.Errorf("got %d rows restored from the term's own path, want %d", n, rows)
-	}
+	wantNumber(t, "rows restored from the term's own path", restoredRows(t, alone), rows)
 }

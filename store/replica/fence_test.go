@@ -131,17 +131,13 @@ func TestReplicaWithoutLease(t *testing.T) {
 	r := openReplicated(t, dir, cfg)
 	r.insert(100)
 	r.await("failing", func(s Status) bool { return s.State == StateFailing })
-	if n := changes.Load(); n != 0 {
-		t.Errorf("lease held: got %d requests that change the bucket, want 0", n)
-	}
+	wantNumber(t, "requests that change the bucket while the lease is held", changes.Load(), 0)
 	must(t, other.Release(t.Context()))
 	if err := CheckUnleased(t.Context(), cfg); err != nil {
 		t.Errorf("lease released: got %v, want no error", err)
 	}
 	r.await("up to date", upToDate)
-	if n := restoredRows(t, cfg); n != 1 {
-		t.Errorf("got %d rows restored, want 1", n)
-	}
+	wantNumber(t, "rows restored", restoredRows(t, cfg), 1)
 	b.down.Store(true)
 	if err := CheckUnleased(t.Context(), cfg); err == nil || errors.Is(err, ErrLeaseHeld) {
 		t.Errorf("unreachable bucket: got %v, want an error other than %v", err, ErrLeaseHeld)

@@ -45,9 +45,7 @@ func TestFollower(t *testing.T) {
 	if err != nil || at.Before(began) {
 		t.Fatalf("CatchUp: got %s, %v, want no error", at, err)
 	}
-	if n := countRows(t, path); n != 3 {
-		t.Errorf("got %d rows, want 3", n)
-	}
+	wantNumber(t, "rows", countRows(t, path), 3)
 }
 
 // TestCatchUpToSnapshot ends a primary between a snapshot and the upload of the changes
@@ -87,7 +85,5 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	if _, _, err := f.CatchUp(t.Context()); err != nil {
 		t.Fatalf("CatchUp: got %v, want no error", err)
 	}
-	if n := countRows(t, path); n != 2 {
-		t.Errorf("got %d rows, want 2", n)
-	}
+	wantNumber(t, "rows", countRows(t, path), 2)
 }

@@ -61,9 +61,7 @@ func TestSnapshotRetention(t *testing.T) {
 	if _, err := Restore(t.Context(), cfg, path, now.Add(-retention+time.Minute)); err != nil {
 		t.Fatalf("the oldest state within the retention: %v", err)
 	}
-	if n := countRows(t, path); n != 6 {
-		t.Errorf("the oldest state within the retention: got %d rows, want 6", n)
-	}
+	wantNumber(t, "rows of the oldest state within the retention", countRows(t, path), 6)
 }
 
 // TestTermRetention keeps the term that was current when the retention began, even if nothing

@@ -52,6 +52,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// wantNumber compares a number of things.
+func wantNumber[N int | int64](t testing.TB, what string, got, want N) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %d %s, want %d", got, what, want)
+	}
+}
+
 // fileConfig configures a replica in the directory target, for the database in dir.
 func fileConfig(t testing.TB, dir, target string) *Config {
 	t.Helper()

@@ -30,9 +30,7 @@ func TestDamagedEnd(t *testing.T) {
 	}
 	damagePlanned(t, cfg, 0)
 	r.mustClose()
-	if n := restoredRows(t, cfg); n != 2 {
-		t.Errorf("got %d rows restored, want 2", n)
-	}
+	wantNumber(t, "rows restored", restoredRows(t, cfg), 2)
 
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
@@ -47,7 +45,5 @@ func TestDamagedEnd(t *testing.T) {
 	}
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
-	if n := restoredRows(t, cfg); n != 4 {
-		t.Errorf("got %d rows restored, want 4", n)
-	}
+	wantNumber(t, "rows restored", restoredRows(t, cfg), 4)
 }

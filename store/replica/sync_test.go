@@ -46,9 +46,7 @@ func TestEmptiedReplica(t *testing.T) {
 	})
 	r.insert(1)
 	r.await("up to date", upToDate)
-	if n := restoredRows(t, cfg); n != 3 {
-		t.Errorf("got %d rows, want 3", n)
-	}
+	wantNumber(t, "rows", restoredRows(t, cfg), 3)
 	r.mustClose()
 
 	// Close reports a loss since the last verification, and the next start repairs it.
@@ -63,9 +61,7 @@ func TestEmptiedReplica(t *testing.T) {
 	}
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
-	if n := restoredRows(t, cfg); n != 5 {
-		t.Errorf("after the next start: got %d rows, want 5", n)
-	}
+	wantNumber(t, "rows after the next start", restoredRows(t, cfg), 5)
 }
 
 // TestTermGone empties the whole bucket, terms included: a replica without its term is empty to every
@@ -92,9 +88,7 @@ func TestTermGone(t *testing.T) {
 		return s.State == StateFailing && strings.Contains(s.Err, "cannot be restored from")
 	})
 	r.await("up to date", upToDate)
-	if n := restoredRows(t, cfg); n != 1 {
-		t.Errorf("got %d rows, want 1", n)
-	}
+	wantNumber(t, "rows", restoredRows(t, cfg), 1)
 	r.mustClose()
 
 	interval = time.Hour
@@ -229,9 +223,7 @@ func TestBacklog(t *testing.T) {
 	r.await("without the backlog", func(Status) bool { return size() <= l.backlog/2 })
 	must(t, errors.Join(os.Remove(target), os.Rename(target+".away", target)))
 	r.await("up to date", upToDate)
-	if n := restoredRows(t, cfg); n != 2 {
-		t.Errorf("got %d rows, want 2", n)
-	}
+	wantNumber(t, "rows", restoredRows(t, cfg), 2)
 }
 
 // While a slow bucket takes an upload, commits are not copied to more files: the next upload

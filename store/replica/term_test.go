@@ -211,9 +211,7 @@ func TestStateOfAnEarlierTerm(t *testing.T) {
 	if err != nil || !found.State.Equal(old.State) || found.Origin.term.Number != 1 {
 		t.Fatalf("state of %s: got %s of term %d, %v", old.State, found.State, found.Origin.term.Number, err)
 	}
-	if n := countRows(t, path); n != 20 {
-		t.Errorf("older state: got %d rows, want 20", n)
-	}
+	wantNumber(t, "rows of the older state", countRows(t, path), 20)
 	_, err = Restore(t.Context(), cfg, filepath.Join(t.TempDir(), "none.db"), time.Unix(1, 0))
 	if !errors.Is(err, ErrEmpty) || !strings.Contains(err.Error(), "no state before") {
 		t.Errorf("before the first term: got %v", err)

@@ -353,9 +353,7 @@ func testSupersededWriter(t *testing.T, killed bool) {
 	if err := r.close(); err != nil {
 		t.Error(err)
 	}
-	if n := restoredRows(t, cfg); n != 3 {
-		t.Errorf("restored: got %d rows, want 3", n)
-	}
+	wantNumber(t, "rows restored", restoredRows(t, cfg), 3)
 	if y, err := readWriter(t.Context(), cfg, r.path); err != nil || y.term.Number != 3 || !y.object.Released {
 		t.Errorf("after the end: got %+v, %v, want a released sign of life in term 3", y, err)
 	}

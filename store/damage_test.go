@@ -196,9 +196,7 @@ func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
 	publish(t, s, "p", "content_updated")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Guard(ctx); err != nil {
-		t.Errorf("before: got %v, want nil", err)
-	}
+	wantError(t, "before", s.Guard(ctx), nil)
 	database, spoiled := filepath.Join(s.Dir(), datadir.Database), filepath.Join(t.TempDir(), "spoiled")
 	harness.Copy(t, database, spoiled)
 	pages, err := os.ReadFile(spoiled)
@@ -212,9 +210,7 @@ func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
 	if err := notice(t, s); !sqlite.IsCorrupt(err) && !errors.Is(err, ErrDamaged) {
 		t.Errorf("got %v, want an error that reports the damage", err)
 	}
-	if err := s.Guard(t.Context()); !errors.Is(err, ErrDamaged) {
-		t.Errorf("got %v, want ErrDamaged", err)
-	}
+	wantError(t, "Guard", s.Guard(t.Context()), ErrDamaged)
 	if err := s.writer.do(insertProgram("q")); !errors.Is(err, ErrUnavailable) || !errors.Is(err, ErrDamaged) {
 		t.Errorf("a write afterwards: got %v, want ErrUnavailable and ErrDamaged", err)
 	}

@@ -64,16 +64,10 @@ func TestDryRunsOfProgram(t *testing.T) {
 		return end
 	}
 	end := begin("p")
-	if err := count(); err != nil {
-		t.Errorf("the second: got %v", err)
-	}
+	wantError(t, "the second", count(), nil)
 	defer begin("p")()
-	if err := count(); !errors.Is(err, ErrDryRuns) {
-		t.Errorf("the third: got %v, want %v", err, ErrDryRuns)
-	}
+	wantError(t, "the third", count(), ErrDryRuns)
 	defer begin("q")()
 	end()
-	if err := count(); err != nil {
-		t.Errorf("after the end of one: got %v", err)
-	}
+	wantError(t, "after the end of one", count(), nil)
 }

@@ -33,6 +33,14 @@ func wantNumber[N int | int64](t testing.TB, what string, got, want N) {
 	}
 }
 
+// wantError checks that err is want, nil for no error.
+func wantError(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+}
+
 // openAt is open with a clock that the test sets.
 func openAt(t *testing.T) (*Store, *time.Time) {
 	t.Helper()

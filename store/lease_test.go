@@ -55,13 +55,9 @@ func TestFence(t *testing.T) {
 	if err := publish(); err != nil || !s.Queues().MaySend() {
 		t.Errorf("with the lease again: %v", err)
 	}
-	if err := s.Check(t.Context()); err != nil {
-		t.Errorf("ready with the lease again: %v", err)
-	}
+	wantError(t, "ready with the lease again", s.Check(t.Context()), nil)
 	valid.Store(false)
-	if err := s.close(); err != nil {
-		t.Errorf("close without the lease: %v", err)
-	}
+	wantError(t, "close without the lease", s.close(), nil)
 	restoredStore, _ := restored(t, cfg, dir, time.Time{})
 	if n := events(t, restoredStore); n > 2 {
 		t.Errorf("the replica has %d events", n)

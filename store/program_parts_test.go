@@ -190,9 +190,7 @@ func TestReceiveWaits(t *testing.T) {
 		default:
 		}
 		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("after the end of its context: got %v, want %v", err, context.Canceled)
-		}
+		wantError(t, "after the end of its context", <-ended, context.Canceled)
 		m.changes(t, x, r)
 		must(t, errors.Join(part.Remove(), other.Close(), x.Close(), r.Close()))
 		if !m.to.sweeping.TryAcquire(1) {

@@ -182,9 +182,7 @@ func TestOneProcessPerDirectory(t *testing.T) {
 	if _, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
 		t.Errorf("Examine without the lock file: got %v, want %v", err, ErrLocked)
 	}
-	if err := s.Check(context.Background()); err != nil {
-		t.Errorf("the refused Open damaged the open store: %v", err)
-	}
+	wantError(t, "the open store after the refused Open", s.Check(context.Background()), nil)
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -124,9 +124,7 @@ func TestFullStoreRecovers(t *testing.T) {
 		t.Fatalf("got %v after %d events, want an error", err, stored)
 	}
 	limit("1000000")
-	if err := s.Check(ctx); err != nil {
-		t.Errorf("with space again: got %v", err)
-	}
+	wantError(t, "with space again", s.Check(ctx), nil)
 	var checked int
 	if err := s.db.Readers().QueryRow("SELECT count(*) FROM settings WHERE name = 'checked_at'").Scan(&checked); err != nil || checked != 1 {
 		t.Errorf("Check after a failure wrote %d rows (%v), want 1", checked, err)

@@ -269,9 +269,7 @@ func TestAcknowledgerReset(t *testing.T) {
 		t.Error(err)
 	}
 	a.reset()
-	if err := a.wait(t.Context(), 0); !errors.Is(err, ErrNotAcknowledged) {
-		t.Errorf("after reset: got %v, want %v", err, ErrNotAcknowledged)
-	}
+	wantError(t, "after reset", a.wait(t.Context(), 0), ErrNotAcknowledged)
 }
 
 // One upload covers all commits from before it. Waits do not depend on the
@@ -351,9 +349,7 @@ func TestAwaitOutage(t *testing.T) {
 	await("the start")
 	b.down.Store(true)
 	r.insert(1)
-	if err := acknowledge(); !errors.Is(err, ErrNotAcknowledged) {
-		t.Errorf("bucket down: got %v, want %v", err, ErrNotAcknowledged)
-	}
+	wantError(t, "bucket down", acknowledge(), ErrNotAcknowledged)
 	b.down.Store(false)
 	await("the bucket is back")
 	wantNumber(t, "rows in the replica", restoredRows(t, cfg), 1)

@@ -53,18 +53,14 @@ func TestFencedReplica(t *testing.T) {
 	}
 	expired.Store(true)
 	for _, w := range work {
-		if err := w.do(); !errors.Is(err, ErrLeaseExpired) {
-			t.Errorf("%s, expired: got %v, want %v", w.name, err, ErrLeaseExpired)
-		}
+		wantError(t, w.name+", expired", w.do(), ErrLeaseExpired)
 	}
 	if n := changes.Load(); n != 0 {
 		t.Errorf("expired: got %d requests that change the bucket, want 0", n)
 	}
 	expired.Store(false)
 	for _, w := range work[:4] {
-		if err := w.do(); err != nil {
-			t.Errorf("%s, valid: got %v, want no error", w.name, err)
-		}
+		wantError(t, w.name+", valid", w.do(), nil)
 	}
 	if changes.Load() == 0 {
 		t.Error("valid: got no requests that change the bucket, want some")
@@ -111,9 +107,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 func TestReplicaWithoutLease(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)
-	if err := CheckUnleased(t.Context(), b.config(t, t.TempDir())); err != nil {
-		t.Errorf("no lease: got %v, want no error", err)
-	}
+	wantError(t, "no lease", CheckUnleased(t.Context(), b.config(t, t.TempDir())), nil)
 	other := newLease(t, b, t.TempDir(), time.Hour)
 	must(t, other.Acquire(t.Context(), 0))
 	var changes atomic.Int64
@@ -125,17 +119,13 @@ func TestReplicaWithoutLease(t *testing.T) {
 	b.delay.Store(&count)
 	dir := t.TempDir()
 	cfg := b.config(t, dir)
-	if err := CheckUnleased(t.Context(), cfg); !errors.Is(err, ErrLeaseHeld) {
-		t.Errorf("lease held: got %v, want %v", err, ErrLeaseHeld)
-	}
+	wantError(t, "lease held", CheckUnleased(t.Context(), cfg), ErrLeaseHeld)
 	r := openReplicated(t, dir, cfg)
 	r.insert(100)
 	r.await("failing", func(s Status) bool { return s.State == StateFailing })
 	wantNumber(t, "requests that change the bucket while the lease is held", changes.Load(), 0)
 	must(t, other.Release(t.Context()))
-	if err := CheckUnleased(t.Context(), cfg); err != nil {
-		t.Errorf("lease released: got %v, want no error", err)
-	}
+	wantError(t, "lease released", CheckUnleased(t.Context(), cfg), nil)
 	r.await("up to date", upToDate)
 	wantNumber(t, "rows restored", restoredRows(t, cfg), 1)
 	b.down.Store(true)

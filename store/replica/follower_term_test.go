@@ -85,9 +85,7 @@ func TestCompleteWithSnapshot(t *testing.T) {
 		err = s.replica.Client.DeleteLTXFiles(t.Context(), copied[:len(copied)-1])
 	}
 	must(t, err)
-	if err := second.completeTerm(t.Context(), s); err != nil {
-		t.Errorf("completeTerm: got %v, want no error", err)
-	}
+	wantError(t, "completeTerm", second.completeTerm(t.Context(), s), nil)
 	second.mustClose()
 	compare(t, "without its parent", cfg, two)
 }

@@ -61,18 +61,14 @@ func TestLease(t *testing.T) {
 		t.Errorf("Release: got %v, want no error", err)
 	}
 	// Data from an earlier generation is older.
-	if err := second.Acquire(t.Context(), 1); !errors.Is(err, ErrLeaseStale) {
-		t.Errorf("older data: got %v, want %v", err, ErrLeaseStale)
-	}
+	wantError(t, "older data", second.Acquire(t.Context(), 1), ErrLeaseStale)
 	if err := second.Acquire(t.Context(), 2); err != nil || second.Generation() != 3 || !second.Valid() {
 		t.Errorf("after the release: got %v, generation %d, want generation 3", err, second.Generation())
 	}
 	if err := second.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := newLease(t, b, one, long).Acquire(t.Context(), 2); !errors.Is(err, ErrLeaseStale) {
-		t.Errorf("first service again: got %v, want %v", err, ErrLeaseStale)
-	}
+	wantError(t, "first service again", newLease(t, b, one, long).Acquire(t.Context(), 2), ErrLeaseStale)
 	restored := newLease(t, b, one, long)
 	if err := restored.Acquire(t.Context(), math.MaxInt64); err != nil || restored.Generation() != 4 {
 		t.Errorf("first service, restored: got %v, generation %d, want generation 4", err, restored.Generation())
@@ -191,16 +187,12 @@ func TestAwaitUnleased(t *testing.T) {
 	cfg := b.config(t, t.TempDir())
 	l := newLease(t, b, t.TempDir(), time.Second)
 	await := func() error { return AwaitUnleased(t.Context(), cfg, t.TempDir(), testLogger(t)) }
-	if err := await(); err != nil {
-		t.Errorf("no lease: got %v, want no error", err)
-	}
+	wantError(t, "no lease", await(), nil)
 	must(t, l.Acquire(t.Context(), 0))
 	if err := await(); !errors.Is(err, ErrLeaseUnrenewed) || !strings.Contains(err.Error(), l.owner) {
 		t.Errorf("dead primary: got %v, want %v", err, ErrLeaseUnrenewed)
 	}
-	if err := CheckUnleased(t.Context(), cfg); !errors.Is(err, ErrLeaseHeld) {
-		t.Errorf("lease not released: got %v, want %v", err, ErrLeaseHeld)
-	}
+	wantError(t, "lease not released", CheckUnleased(t.Context(), cfg), ErrLeaseHeld)
 	var reads atomic.Int64
 	renew := func(r *http.Request) {
 		if r.Method == http.MethodGet && reads.Add(1) == 3 {
@@ -221,9 +213,7 @@ func TestAwaitUnleased(t *testing.T) {
 	if err := l.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := await(); err != nil {
-		t.Errorf("lease released: got %v, want no error", err)
-	}
+	wantError(t, "lease released", await(), nil)
 }
 
 // The context of a lease lasts as long as the lease is valid, including renewals.
@@ -571,9 +561,7 @@ func TestReleaseAfterLostRenewal(t *testing.T) {
 	before := *l.held
 	must(t, l.renewOrLose(t.Context()))
 	l.held = &before // the response was lost
-	if err := l.Release(t.Context()); err != nil {
-		t.Errorf("Release: got %v, want no error", err)
-	}
+	wantError(t, "Release", l.Release(t.Context()), nil)
 	if state, err := l.State(t.Context()); err != nil || !state.Released {
 		t.Errorf("after Release: got %+v, %v, want a released lease", state, err)
 	}

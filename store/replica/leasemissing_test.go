@@ -62,9 +62,7 @@ func TestLeaseRecreated(t *testing.T) {
 		if y, err := l.State(t.Context()); err != nil || !y.Ours || y.Generation != 7 {
 			t.Errorf("%s: got %+v, %v, want the lease of this process with generation 7", test.name, y, err)
 		}
-		if err := l.renewOrLose(t.Context()); err != nil {
-			t.Errorf("%s: next renewal: got %v", test.name, err)
-		}
+		wantError(t, test.name+": next renewal", l.renewOrLose(t.Context()), nil)
 		b.beginTerm(t, 2, "")
 		test.damage(b)
 		if err := l.renewOrLose(t.Context()); !errors.Is(err, ErrLeaseHeld) || l.Valid() {
@@ -91,9 +89,7 @@ func TestAcquireMissingLease(t *testing.T) {
 	}
 	stale := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(stale, "service.db"), nil, 0o600))
-	if err := newLease(t, b, stale, time.Hour).Acquire(t.Context(), 3); !errors.Is(err, ErrLeaseStale) {
-		t.Errorf("older data: got %v, want %v", err, ErrLeaseStale)
-	}
+	wantError(t, "older data", newLease(t, b, stale, time.Hour).Acquire(t.Context(), 3), ErrLeaseStale)
 	restored := newLease(t, b, stale, time.Hour)
 	recreate := func(r *http.Request) {
 		if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, leaseName) {

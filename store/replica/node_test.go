@@ -23,12 +23,8 @@ func TestNode(t *testing.T) {
 	for range 2 {
 		must(t, n.Write(t.Context(), NodeState{Reason: "no key"}))
 	}
-	if err := node(dir).Write(t.Context(), NodeState{CanTakeOver: true}); err != nil {
-		t.Errorf("the next process: got %v, want no error", err)
-	}
-	if err := node(t.TempDir()).Write(t.Context(), NodeState{}); err != nil {
-		t.Errorf("another node of this host: got %v, want no error", err)
-	}
+	wantError(t, "the next process", node(dir).Write(t.Context(), NodeState{CanTakeOver: true}), nil)
+	wantError(t, "another node of this host", node(t.TempDir()).Write(t.Context(), NodeState{}), nil)
 	all, err := Nodes(t.Context(), cfg)
 	if err != nil || len(all) != 2 || all[0].Host == "" || all[0].SeenAt.IsZero() || all[0].CanTakeOver == all[1].CanTakeOver {
 		t.Errorf("got %+v, %v, want two nodes, one of which can take over", all, err)
@@ -53,8 +49,6 @@ func TestUnconditionalBucket(t *testing.T) {
 		b.delay.Store(&ignore)
 		n, err := newLease(t, b, t.TempDir(), defaultPeriod).NewNode()
 		must(t, err)
-		if err := n.Write(t.Context(), NodeState{}); !errors.Is(err, ErrUnconditional) {
-			t.Errorf("without %s: got %v, want %v", header, err, ErrUnconditional)
-		}
+		wantError(t, "without "+header, n.Write(t.Context(), NodeState{}), ErrUnconditional)
 	}
 }

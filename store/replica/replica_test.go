@@ -3,6 +3,7 @@ package replica
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -57,6 +58,14 @@ func wantNumber[N int | int64](t testing.TB, what string, got, want N) {
 	t.Helper()
 	if got != want {
 		t.Errorf("got %d %s, want %d", got, what, want)
+	}
+}
+
+// wantError checks that err is want, nil for no error.
+func wantError(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
 	}
 }
 

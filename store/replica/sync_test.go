@@ -56,9 +56,7 @@ func TestEmptiedReplica(t *testing.T) {
 	r.awaitSent(r.current())
 	lose("terms/0002/ltx/0")
 	r.insert(1)
-	if err := r.close(); !errors.Is(err, errReplicaIncomplete) {
-		t.Errorf("Close: got %v, want %v", err, errReplicaIncomplete)
-	}
+	wantError(t, "Close", r.close(), errReplicaIncomplete)
 	r = openReplicated(t, dir, cfg)
 	r.await("up to date", upToDate)
 	wantNumber(t, "rows after the next start", restoredRows(t, cfg), 5)

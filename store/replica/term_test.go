@@ -243,13 +243,9 @@ func testUnreleased(t *testing.T, config func(dir string) *Config, put func(file
 		_, err := Restore(t.Context(), config(dir), filepath.Join(t.TempDir(), "restored.db"), time.Time{})
 		return err
 	}
-	if err := restore(); !errors.Is(err, ErrEmpty) {
-		t.Errorf("an empty replica: got %v, want %v", err, ErrEmpty)
-	}
+	wantError(t, "an empty replica", restore(), ErrEmpty)
 	put("0/0000000000000001-0000000000000001.ltx", []byte("from an unreleased version"))
-	if err := restore(); !errors.Is(err, ErrUnreleased) {
-		t.Errorf("restore: got %v", err)
-	}
+	wantError(t, "restore", restore(), ErrUnreleased)
 	_, err := Restore(t.Context(), config(dir), filepath.Join(t.TempDir(), "restored.db"), time.Now())
 	if !errors.Is(err, ErrUnreleased) {
 		t.Errorf("restore of a time: got %v", err)
@@ -361,9 +357,7 @@ func TestChain(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r)
 		r.Close()
 	}
-	if err := claim(t.Context(), at, term{Number: 3}); !errors.Is(err, errTermTaken) {
-		t.Errorf("existing term: got %v, want %v", err, errTermTaken)
-	}
+	wantError(t, "existing term", claim(t.Context(), at, term{Number: 3}), errTermTaken)
 }
 
 // After another service has begun a later term in a replica without a lease, the first one
@@ -383,9 +377,7 @@ func TestLaterTerm(t *testing.T) {
 	r.await("failing permanently", func(s Status) bool {
 		return s.State == StateFailing && s.Err == errTermEnded.Error() && r.current() == nil
 	})
-	if err := r.close(); !errors.Is(err, errTermEnded) {
-		t.Errorf("Close: got %v, want %v", err, errTermEnded)
-	}
+	wantError(t, "Close", r.close(), errTermEnded)
 	current, err := newestTerm(t.Context(), other.current().own.at)
 	if err != nil || current.Number != 2 {
 		t.Errorf("current term: got %+v, %v, want 2", current, err)
@@ -405,9 +397,7 @@ func TestPlainBucket(t *testing.T) {
 	at := r.current().own.at
 	r.mustClose()
 	compare(t, "without conditional writes", cfg, dir)
-	if err := claim(t.Context(), at, term{Number: 1, Nonce: "other"}); !errors.Is(err, errTermTaken) {
-		t.Errorf("existing term: got %v, want %v", err, errTermTaken)
-	}
+	wantError(t, "existing term", claim(t.Context(), at, term{Number: 1, Nonce: "other"}), errTermTaken)
 }
 
 // TestEndAtOnce ends a service right after it has continued a restored copy. The replica must
@@ -427,9 +417,7 @@ func TestEndAtOnce(t *testing.T) {
 		for range 100 * n { // end at different moments of the start
 			runtime.Gosched()
 		}
-		if err := r.close(); err != nil {
-			t.Errorf("end %d: got %v, want no error", n, err)
-		}
+		wantError(t, fmt.Sprintf("end %d", n), r.close(), nil)
 		compare(t, fmt.Sprintf("end %d", n), cfg, dir)
 	}
 }

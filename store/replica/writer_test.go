@@ -284,9 +284,7 @@ func TestWriterOfRestoredDataUnreadable(t *testing.T) {
 				}
 				back()
 				s.liveOn()
-				if err := <-done; !errors.Is(err, ErrWriting) {
-					t.Errorf("readable again: got %v, want %v", err, ErrWriting)
-				}
+				wantError(t, "readable again", <-done, ErrWriting)
 			})
 		})
 	}
@@ -420,20 +418,12 @@ func TestWriterComesBack(t *testing.T) {
 		cfg := fileConfig(t, dir, target)
 		other := newOtherWriter(t, target, "", 1)
 		other.sign()
-		if err := CheckGone(t.Context(), cfg, dir); err != nil {
-			t.Errorf("before the watch: got %v, want no error", err)
-		}
-		if err := CheckWriter(t.Context(), cfg, dir); !errors.Is(err, ErrWriting) {
-			t.Errorf("not watched: got %v, want %v", err, ErrWriting)
-		}
+		wantError(t, "before the watch", CheckGone(t.Context(), cfg, dir), nil)
+		wantError(t, "not watched", CheckWriter(t.Context(), cfg, dir), ErrWriting)
 		must(t, AwaitUnleased(t.Context(), cfg, dir, testLogger(t)))
-		if err := errors.Join(CheckGone(t.Context(), cfg, dir), CheckWriter(t.Context(), cfg, dir)); err != nil {
-			t.Errorf("gone: got %v, want no error", err)
-		}
+		wantError(t, "gone", errors.Join(CheckGone(t.Context(), cfg, dir), CheckWriter(t.Context(), cfg, dir)), nil)
 		stop := other.live()
-		if err := CheckGone(t.Context(), cfg, dir); !errors.Is(err, ErrWriting) {
-			t.Errorf("back: got %v, want %v", err, ErrWriting)
-		}
+		wantError(t, "back", CheckGone(t.Context(), cfg, dir), ErrWriting)
 		r := openWriter(t, dir, cfg, func(*Replication) {})
 		r.insert(10)
 		r.await("failing", failingFor("host machine-1"))
@@ -456,13 +446,9 @@ func TestWriterInBucket(t *testing.T) {
 	if err := CheckWriter(t.Context(), cfg, two); !errors.Is(err, ErrWriting) || !strings.Contains(err.Error(), host) {
 		t.Errorf("alive: got %v, want %v with the host", err, ErrWriting)
 	}
-	if err := CheckWriter(t.Context(), cfg, one); err != nil {
-		t.Errorf("the directory itself: got %v, want no error", err)
-	}
+	wantError(t, "the directory itself", CheckWriter(t.Context(), cfg, one), nil)
 	r.mustClose()
-	if err := AwaitUnleased(t.Context(), cfg, two, testLogger(t)); err != nil {
-		t.Errorf("stopped: got %v, want no error", err)
-	}
+	wantError(t, "stopped", AwaitUnleased(t.Context(), cfg, two, testLogger(t)), nil)
 	y, err := readWriter(t.Context(), cfg, filepath.Join(two, "service.db"))
 	if err != nil || !y.object.Released || y.object.Writes < 2 || y.object.PeriodMS != writerPeriod.Milliseconds() {
 		t.Errorf("got %+v, %v", y.object, err)

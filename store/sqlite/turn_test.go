@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 )
@@ -99,9 +98,7 @@ func TestTurnsCancelled(t *testing.T) {
 		only := test.begin(ctx, named("c"))
 		cancel()
 		for _, left := range []<-chan error{first, only} {
-			if err := <-left; !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v", err)
-			}
+			wantError(t, "a read whose context has ended", <-left, context.Canceled)
 		}
 		ctx, cancel = context.WithCancel(t.Context())
 		both, last := test.begin(ctx, named("c")), test.begin(t.Context(), named("d"))
@@ -132,16 +129,12 @@ func TestTurnsBusy(t *testing.T) {
 		for range maxWaiting {
 			test.begin(ctx, a())
 		}
-		if err := test.take(ctx, a()); !errors.Is(err, ErrBusy) {
-			t.Errorf("a request too many: got %v, want %v", err, ErrBusy)
-		}
+		wantError(t, "a request too many", test.take(ctx, a()), ErrBusy)
 		test.has("another reader", test.begin(t.Context(), &reader{class: List, name: "b"}), true)
 		again, lookup := test.begin(ctx, admitted), test.begin(ctx, &reader{class: Lookup, name: "a"})
 		cancel()
 		for _, waiting := range []<-chan error{again, lookup} {
-			if err := <-waiting; !errors.Is(err, context.Canceled) {
-				t.Errorf("got %v, want the end of the context while waiting", err)
-			}
+			wantError(t, "a read that waits until its context ends", <-waiting, context.Canceled)
 		}
 		synctest.Wait()
 		test.give(a())
@@ -166,9 +159,7 @@ func TestClasses(t *testing.T) {
 			name(t.Context())
 			ctx, cancel := context.WithCancel(WithReader(t.Context(), List, "b"))
 			cancel()
-			if err := db.Scan(ctx, "SELECT 1", nil, new(int)); !errors.Is(err, context.Canceled) {
-				t.Errorf("a second list: got %v, want that it waits until its context ends", err)
-			}
+			wantError(t, "a second list, which waits until its context ends", db.Scan(ctx, "SELECT 1", nil, new(int)), context.Canceled)
 			return nil
 		})
 	})

@@ -45,6 +45,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// wantError checks that err is want, nil for no error.
+func wantError(t testing.TB, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: got %v, want %v", what, err, want)
+	}
+}
+
 func insertItem(id string) func(*Tx) error {
 	return func(t *Tx) error { return t.Exec("INSERT INTO items (id) VALUES (?)", id) }
 }
@@ -162,9 +170,7 @@ func TestRepeatableWrites(t *testing.T) {
 			release()
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				if err := w.Wait(first); err != nil {
-					t.Errorf("first write: got %v, want no error", err)
-				}
+				wantError(t, "first write", w.Wait(first), nil)
 			})
 			err := w.Wait(second)
 			wg.Wait()
@@ -189,9 +195,7 @@ func TestPanicFailsOnlyItsWrite(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "test") {
 		t.Errorf("got %v, want the panic as an error", err)
 	}
-	if err := w.Do(insertItem("p")); err != nil {
-		t.Errorf("next write: got %v, want no error", err)
-	}
+	wantError(t, "next write", w.Do(insertItem("p")), nil)
 }
 
 func TestWritesRunInOrderOfSubmission(t *testing.T) {
@@ -300,9 +304,7 @@ func TestPanicAfterCommit(t *testing.T) {
 	if len(undone) != 1 || Unavailable(undone[0]) {
 		t.Errorf("rolled back with %v, want one error other than %v", undone, ErrUnavailable)
 	}
-	if err := w.Do(insertItem("p")); err != nil {
-		t.Errorf("next write: got %v, want no error", err)
-	}
+	wantError(t, "next write", w.Do(insertItem("p")), nil)
 }
 
 // After a panic between the first statement of a commit and COMMIT, no write of it succeeds, and
@@ -342,9 +344,7 @@ func TestPanicInCommit(t *testing.T) {
 	if !slices.Equal(undone, []error{errPanic}) {
 		t.Errorf("rolled back with %v, want %v", undone, errPanic)
 	}
-	if err := w.Do(insertItem("next")); err != nil {
-		t.Errorf("next write: got %v, want no error", err)
-	}
+	wantError(t, "next write", w.Do(insertItem("next")), nil)
 	if got := items(t, db); !slices.Equal(got, []string{"next"}) {
 		t.Errorf("got items %q, want next", got)
 	}

@@ -25,6 +25,15 @@ func mustWrite(t *testing.T, s *store.Store, do func(w store.Write) error) {
 	must(t, s.Write(t.Context(), do))
 }
 
+// try runs do in one write and returns its error.
+func try(t *testing.T, s *store.Store, do func(w store.Write) (any, error)) error {
+	t.Helper()
+	return s.Write(t.Context(), func(w store.Write) error {
+		_, err := do(w)
+		return err
+	})
+}
+
 // createAdmin creates an admin.
 func createAdmin(t *testing.T, s *store.Store, email string) webhook.Admin {
 	t.Helper()
@@ -68,30 +77,27 @@ func wantMistake(t *testing.T, err error, want webhook.Code) {
 
 func TestAdmins(t *testing.T) {
 	s := open(t)
-	any, err := s.Admins().Exist(t.Context())
-	if err != nil || any {
-		t.Fatalf("at first: got %v, %v", any, err)
+	exist, err := s.Admins().Exist(t.Context())
+	if err != nil || exist {
+		t.Fatalf("at first: got %v, %v", exist, err)
 	}
 	ana := createAdmin(t, s, "ana@example.com")
 	bo := createAdmin(t, s, "bo@example.com")
-	if any, err = s.Admins().Exist(t.Context()); err != nil || !any {
-		t.Fatalf("with two: got %v, %v", any, err)
+	if exist, err = s.Admins().Exist(t.Context()); err != nil || !exist {
+		t.Fatalf("with two: got %v, %v", exist, err)
 	}
 	for email, want := range map[string]webhook.Code{
 		"ana@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid, "cy": webhook.CodeInvalid, "": webhook.CodeInvalid,
 	} {
-		wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
-			_, err := w.Admins().Create(email, webhook.RoleOwner, hashOf("abc"))
-			return err
+		wantMistake(t, try(t, s, func(w store.Write) (any, error) {
+			return w.Admins().Create(email, webhook.RoleOwner, hashOf("abc"))
 		}), want)
 	}
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Admins().CreateFirst("cy@example.com", hashOf("abc"))
-		return err
+	wantMistake(t, try(t, s, func(w store.Write) (any, error) {
+		return w.Admins().CreateFirst("cy@example.com", hashOf("abc"))
 	}), webhook.CodeConflict)
-	if err := s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Admins().Create("cy@example.com", webhook.RoleOwner, "a password")
-		return err
+	if err := try(t, s, func(w store.Write) (any, error) {
+		return w.Admins().Create("cy@example.com", webhook.RoleOwner, "a password")
 	}); err == nil {
 		t.Error("stored a password instead of its hash")
 	}
@@ -128,17 +134,11 @@ func TestAdmins(t *testing.T) {
 	if err != nil || len(all) != 2 || all[0].Email != ana.Email || all[0].Sessions != 1 || all[0].SignedInAt.IsZero() || all[1].Sessions != 1 {
 		t.Errorf("got %+v, %v", all, err)
 	}
-	mustWrite(t, s, func(w store.Write) error {
-		_, err := w.Admins().Remove(ana.Email)
-		return err
-	})
+	must(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(ana.Email) }))
 	if good(t, s, secret) {
 		t.Error("a removed admin is still signed in")
 	}
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Admins().Remove(ana.Email)
-		return err
-	}), webhook.CodeNotFound)
+	wantMistake(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(ana.Email) }), webhook.CodeNotFound)
 }
 
 func TestSessions(t *testing.T) {

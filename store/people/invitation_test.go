@@ -10,22 +10,17 @@ import (
 // setRole changes the role of an admin.
 func setRole(t *testing.T, s *store.Store, id string, role webhook.Role) error {
 	t.Helper()
-	return s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Admins().SetRole(id, role)
-		return err
-	})
+	return try(t, s, func(w store.Write) (any, error) { return w.Admins().SetRole(id, role) })
 }
 
 // The role of a session is that of its admin at the moment, and there is always an owner.
 func TestRoles(t *testing.T) {
 	s := open(t)
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Admins().Create("bo@example.com", webhook.RoleViewer, hashOf("abc"))
-		return err
+	wantMistake(t, try(t, s, func(w store.Write) (any, error) {
+		return w.Admins().Create("bo@example.com", webhook.RoleViewer, hashOf("abc"))
 	}), webhook.CodeConflict)
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Admins().Create("bo@example.com", "root", hashOf("abc"))
-		return err
+	wantMistake(t, try(t, s, func(w store.Write) (any, error) {
+		return w.Admins().Create("bo@example.com", "root", hashOf("abc"))
 	}), webhook.CodeInvalid)
 	ana := createAdmin(t, s, "ana@example.com")
 	_, secret := createSession(t, s, ana, "")
@@ -48,14 +43,8 @@ func TestRoles(t *testing.T) {
 		t.Errorf("the other owner: last %v, %v; the first has the role %s", last, err, role())
 	}
 	wantMistake(t, setRole(t, s, bo.ID, webhook.RoleViewer), webhook.CodeConflict)
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Admins().Remove(bo.Email)
-		return err
-	}), webhook.CodeConflict)
-	mustWrite(t, s, func(w store.Write) error {
-		_, err := w.Admins().Remove(ana.Email)
-		return err
-	})
+	wantMistake(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(bo.Email) }), webhook.CodeConflict)
+	must(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(ana.Email) }))
 }
 
 // invitations creates and accepts invitations.
@@ -123,10 +112,7 @@ func TestInvitations(t *testing.T) {
 	}
 	_, err = c.accept(code)
 	wantMistake(t, err, webhook.CodeNotFound)
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Admins().RevokeInvitation(in.ID)
-		return err
-	}), webhook.CodeNotFound)
+	wantMistake(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().RevokeInvitation(in.ID) }), webhook.CodeNotFound)
 }
 
 // An invitation ends when it is revoked, with the role of its owner, and when its address is taken.
@@ -134,35 +120,31 @@ func TestInvitationEnds(t *testing.T) {
 	s := open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	c := invitations{t, s}
-	ends := func(about string, owner webhook.Admin, end func(in webhook.Invitation, w store.Write) error) {
+	ends := func(about string, owner webhook.Admin, end func(in webhook.Invitation, w store.Write) (any, error)) {
 		t.Helper()
 		in, code, err := c.invite(owner, "di@example.com", webhook.RoleOwner)
 		must(t, err)
 		if !c.isOpen(code) {
 			t.Errorf("%s: not open at first", about)
 		}
-		mustWrite(t, s, func(w store.Write) error { return end(in, w) })
+		must(t, try(t, s, func(w store.Write) (any, error) { return end(in, w) }))
 		_, err = c.accept(code)
 		wantMistake(t, err, webhook.CodeNotFound)
 		if c.isOpen(code) {
 			t.Errorf("%s: still open", about)
 		}
 	}
-	ends("revoked", ana, func(in webhook.Invitation, w store.Write) error {
-		_, err := w.Admins().RevokeInvitation(in.ID)
-		return err
+	ends("revoked", ana, func(in webhook.Invitation, w store.Write) (any, error) {
+		return w.Admins().RevokeInvitation(in.ID)
 	})
-	ends("the owner is one no more", bo, func(_ webhook.Invitation, w store.Write) error {
-		_, err := w.Admins().SetRole(bo.ID, webhook.RoleViewer)
-		return err
+	ends("the owner is one no more", bo, func(_ webhook.Invitation, w store.Write) (any, error) {
+		return w.Admins().SetRole(bo.ID, webhook.RoleViewer)
 	})
 	must(t, setRole(t, s, bo.ID, webhook.RoleOwner))
-	ends("the owner is removed", bo, func(_ webhook.Invitation, w store.Write) error {
-		_, err := w.Admins().Remove(bo.Email)
-		return err
+	ends("the owner is removed", bo, func(_ webhook.Invitation, w store.Write) (any, error) {
+		return w.Admins().Remove(bo.Email)
 	})
-	ends("an admin with the address", ana, func(in webhook.Invitation, w store.Write) error {
-		_, err := w.Admins().Create(in.Email, webhook.RoleViewer, hashOf("abc"))
-		return err
+	ends("an admin with the address", ana, func(in webhook.Invitation, w store.Write) (any, error) {
+		return w.Admins().Create(in.Email, webhook.RoleViewer, hashOf("abc"))
 	})
 }

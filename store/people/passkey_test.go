@@ -60,14 +60,8 @@ func TestPasskeys(t *testing.T) {
 	_, err = s.Admins().Passkey(t.Context(), []byte("On"))
 	wantMistake(t, err, webhook.CodeNotFound)
 
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
-		_, err := w.Passkeys().Remove(bo.ID, first.ID)
-		return err
-	}), webhook.CodeNotFound)
-	mustWrite(t, s, func(w store.Write) error {
-		_, err := w.Passkeys().Remove(ana.ID, first.ID)
-		return err
-	})
+	wantMistake(t, try(t, s, func(w store.Write) (any, error) { return w.Passkeys().Remove(bo.ID, first.ID) }), webhook.CodeNotFound)
+	must(t, try(t, s, func(w store.Write) (any, error) { return w.Passkeys().Remove(ana.ID, first.ID) }))
 	if all, err := s.Admins().Passkeys(t.Context(), ana.ID); err != nil || len(all) != webhook.MaxPasskeys-1 {
 		t.Errorf("after one was removed: %d, %v", len(all), err)
 	}
@@ -83,10 +77,7 @@ func TestPasskeys(t *testing.T) {
 		return errors.Join(err, err2, err3)
 	})
 	// The passkeys end with their admin.
-	mustWrite(t, s, func(w store.Write) error {
-		_, err := w.Admins().Remove(ana.Email)
-		return err
-	})
+	must(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(ana.Email) }))
 	if any, err := s.Admins().HavePasskey(t.Context()); any || err != nil {
 		t.Errorf("after the admin was removed: %v, %v", any, err)
 	}

@@ -33,8 +33,7 @@ func claimAlerts(t *testing.T, s *Store) (all []*AlertClaim) {
 func TestAlertQueues(t *testing.T) {
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, err := Open(t.Context(), Config{Dir: dir, SendAlerts: true})
-		must(t, err)
+		s := opened(t, Config{Dir: dir, SendAlerts: true})
 		var subs []webhook.Subscription
 		for _, id := range []string{"a", "a", "b"} {
 			program(t, s, id)

@@ -21,18 +21,12 @@ func failUntil(t *testing.T, s *Store, id string, health webhook.Health) {
 	for range 20 {
 		c := form(t, s, queue(t, s, id), 1)
 		if c == nil {
-			var err error
-			again := &Credit{Queue: queue(t, s, id), Kind: CreditDue}
-			if c, _, err = s.Queues().claimDue(t.Context(), again); err != nil || c == nil {
-				t.Fatalf("nothing is due: %v", err)
-			}
+			c = mustClaim(t, s, &Credit{Queue: queue(t, s, id), Kind: CreditDue})
 		}
 		a := webhook.Attempt{Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond, ResponseStatus: 503,
 			Result:         webhook.ResultRetryable,
 			ResponseHeader: "A: b\n", ResponseBody: []byte("no")}
-		if _, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy); err != nil {
-			t.Fatal(err)
-		}
+		recordResult(t, s, c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy)
 		sub, err := s.Subscriptions().Get(t.Context(), "p", id)
 		must(t, err)
 		if sub.Status == health {
@@ -66,8 +60,7 @@ func TestLossesAndAlerts(t *testing.T) {
 		sweepAt(t, s, time.Now().Add(-time.Hour)) // removes the three events
 		time.Sleep(2 * time.Hour)
 		publish(t, s, "p", "channel_created")
-		_, err := s.Subscriptions().Delete(t.Context(), "p", one.ID)
-		must(t, err)
+		unsubscribe(t, s, "p", one.ID)
 		sweepAt(t, s, time.Now().Add(-time.Hour)) // removes the one event
 		first := record.Loss{SubscriptionID: one.ID, ProgramID: "p", URL: one.URL, Deleted: true, Events: 3, FirstAt: start.Add(2 * time.Hour),
 			LastAt: start.Add(2 * time.Hour)}

@@ -69,9 +69,7 @@ func TestAuditIsLogged(t *testing.T) {
 		must(t, err)
 		defer s.Close()
 		recordKey(t, s)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Housekeep(ctx) }()
+		stop := background(t, s.Housekeep)
 		want := func(when string, n int, hash webhook.AuditHash) {
 			t.Helper()
 			synctest.Wait()
@@ -94,7 +92,6 @@ func TestAuditIsLogged(t *testing.T) {
 		}
 		want("after a day", 24, second)
 		stop()
-		must(t, <-done)
 	})
 }
 

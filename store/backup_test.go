@@ -25,9 +25,7 @@ func TestSnapshot(t *testing.T) {
 		t.Helper()
 		id := webhook.NewID()
 		e := webhook.Event{ID: id, Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte(`{"id":"` + id + `"}`)}
-		if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{e}); err != nil {
-			t.Fatal(err)
-		}
+		publishAll(t, s, "p", e)
 	}
 	publish()
 	snapshot, err := s.Snapshot(t.Context(), 1)

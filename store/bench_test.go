@@ -19,8 +19,7 @@ import (
 func BenchmarkPublish(b *testing.B) {
 	for _, publishers := range []int{1, 32, 256} {
 		b.Run(fmt.Sprint("publishers=", publishers), func(b *testing.B) {
-			s := open(b)
-			program(b, s, "p")
+			s := openProgram(b)
 			before := ran(b, s)
 			b.ReportAllocs()
 			b.SetParallelism((publishers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0))
@@ -50,17 +49,11 @@ func BenchmarkPublishAgain(b *testing.B) {
 	const stored, atOnce = 50_000, 1000
 	for _, order := range []string{"new", "again", "again, in another order"} {
 		b.Run(order, func(b *testing.B) {
-			s := open(b)
-			program(b, s, "p")
+			s := openProgram(b)
 			publish := func(events []webhook.Event) {
-				if _, err := s.Events().Publish(b.Context(), "p", slices.Clone(events)); err != nil {
-					b.Fatal(err)
-				}
+				publishAll(b, s, "p", slices.Clone(events)...)
 			}
-			log := make([]webhook.Event, max(stored, b.N))
-			for i := range log {
-				log[i] = event("content_updated")
-			}
+			log := newEvents(max(stored, b.N))
 			if order != "new" {
 				for chunk := range slices.Chunk(log[:stored], atOnce) {
 					publish(chunk)
@@ -109,15 +102,10 @@ func benchmarkDeliver(b *testing.B, status int, header string, body int) {
 	}()
 	program(b, s, "p")
 	sub := subscribe(b, s, "p", "content_updated")
-	events := make([]webhook.Event, b.N)
-	for i := range events {
-		events[i] = event("content_updated")
-	}
+	events := newEvents(b.N)
 	for len(events) > 0 {
 		n := min(len(events), 1000)
-		if _, err := s.Events().Publish(context.Background(), "p", events[:n]); err != nil {
-			b.Fatal(err)
-		}
+		publishAll(b, s, "p", events[:n]...)
 		events = events[n:]
 	}
 	l := queue(b, s, sub.ID)
@@ -166,9 +154,7 @@ func BenchmarkRecordRefused(b *testing.B) {
 }
 
 func benchmarkRecordRefused(b *testing.B, size, others int) {
-	s := open(b)
-	program(b, s, "p")
-	sub := subscribe(b, s, "p", "content_updated")
+	s, sub := openSubscribed(b)
 	events := make([]webhook.Event, size)
 	l := queue(b, s, sub.ID)
 	b.ReportAllocs()
@@ -177,9 +163,7 @@ func benchmarkRecordRefused(b *testing.B, size, others int) {
 		for i := range events {
 			events[i] = event("content_updated")
 		}
-		if _, err := s.Events().Publish(context.Background(), "p", events); err != nil {
-			b.Fatal(err)
-		}
+		publishAll(b, s, "p", events...)
 		l.Wanted = queue(b, s, sub.ID).Wanted
 		w, err := s.Queues().waiting(context.Background(), l, l.Wanted, size, webhook.MaxDeliveryBytes*size)
 		if err != nil || len(w.Seqs) != size {
@@ -225,17 +209,10 @@ func ran(b *testing.B, s *Store) (n int64) {
 // BenchmarkCatchUp reads the backlog of a queue from the database, 100 events at a time.
 func BenchmarkCatchUp(b *testing.B) {
 	const stored, each = 20_000, 100
-	s := open(b)
-	program(b, s, "p")
-	sub := subscribe(b, s, "p", "content_updated")
+	s, sub := openSubscribed(b)
 	for range stored / each {
-		events := make([]webhook.Event, each)
-		for i := range events {
-			events[i] = event("content_updated")
-		}
-		if _, err := s.Events().Publish(context.Background(), "p", events); err != nil {
-			b.Fatal(err)
-		}
+		events := newEvents(each)
+		publishAll(b, s, "p", events...)
 	}
 	s.tail = tail.New(0)
 	l := queue(b, s, sub.ID)

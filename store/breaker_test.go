@@ -13,8 +13,7 @@ import (
 // A probe skips events of the rejected type: the cursor stays, and in the end each event is in
 // one delivery, including those published in between.
 func TestProbeSkipsEvents(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
 	publish(t, s, "p", "content_updated", "content_created", "content_updated", "content_deleted", "content_updated", "content_deleted")
 	next := func(except []string, count int) (*Claim, *Forming) {
@@ -63,11 +62,7 @@ func TestFailingQueue(t *testing.T) {
 		reject := func(name string) Recorded {
 			t.Helper()
 			publish(t, s, "p", name)
-			c := form(t, s, queue(t, s, sub.ID), 1)
-			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 404, Result: webhook.ResultFailed}
-			r, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy)
-			must(t, err)
-			return r
+			return attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 404, policy)
 		}
 		if r := reject("content_updated"); r.HealthChanged {
 			t.Error("one rejection changed its health")
@@ -87,9 +82,8 @@ func TestFailingQueue(t *testing.T) {
 		if err != nil || ping == nil || !ping.Probe || !ping.Ping {
 			t.Fatalf("the ping before the probe: got %+v, %v", ping, err)
 		}
-		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-		if r, err := s.Queues().Record(ping, &a, webhook.Step{Status: webhook.StatusSuccess}, policy); err != nil || !r.HealthChanged {
-			t.Errorf("after the ping's success: got %+v, %v", r, err)
+		if r := attempted(t, s, ping, 200, policy); !r.HealthChanged {
+			t.Errorf("after the ping's success: got %+v", r)
 		}
 		if q := queue(t, s, sub.ID); !q.Failing || !q.Pinged || q.NextProbe.After(time.Now()) {
 			t.Errorf("after the ping: got %+v", q)
@@ -112,9 +106,7 @@ func TestOfferToResend(t *testing.T) {
 		time.Sleep(time.Second)
 		publish(t, s, "p", "content_updated")
 		c := form(t, s, queue(t, s, sub.ID), 1)
-		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 404, Result: webhook.ResultFailed}
-		_, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy)
-		must(t, err)
+		attempted(t, s, c, 404, policy)
 		failing, err := s.Subscriptions().Get(t.Context(), "p", sub.ID)
 		must(t, err)
 		if failing.FailingReason != webhook.FailingRejecting || failing.NextProbeAt.IsZero() {
@@ -148,12 +140,9 @@ func TestOfferToResend(t *testing.T) {
 		undelivered(1)
 		_, err = s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: start, Only: webhook.ReplayFailed})
 		must(t, err)
-		again, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub.ID), 10, webhook.MaxDeliveryBytes)
-		must(t, err)
+		again := mustStep(t, s, sub.ID)
 		undelivered(1)
-		a = webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-		_, err = s.Queues().Record(again, &a, webhook.Step{Status: webhook.StatusSuccess}, policy)
-		must(t, err)
+		attempted(t, s, again, 200, policy)
 		undelivered(0)
 		d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, c.ID)
 		if err != nil || d.RecoveredAt.IsZero() || d.Status != webhook.StatusFailed {
@@ -174,30 +163,21 @@ func TestOfferToResend(t *testing.T) {
 func TestProbeTooLarge(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
-		record := func(c *Claim, status int) Recorded {
-			t.Helper()
-			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-			r, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{RejectingAfter: 2})
-			must(t, err)
-			return r
-		}
+		policy := webhook.HealthPolicy{RejectingAfter: 2}
 		publish(t, s, "p", "content_updated", "content_updated", "content_updated", "content_updated")
 		several := form(t, s, queue(t, s, sub.ID), 2)
-		record(several, 200)
+		attempted(t, s, several, 200, policy)
 		for range 2 {
-			record(form(t, s, queue(t, s, sub.ID), 1), 401)
+			attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 401, policy)
 		}
-		mustWrite(t, s, func(w Write) error {
-			_, err := w.Deliveries().Redeliver("p", sub.ID, several.ID, webhook.AuditEntry{})
-			return err
-		})
-		time.Sleep(webhook.MaxProbeWait)
-		c, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
+		_, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, several.ID)
 		must(t, err)
+		time.Sleep(webhook.MaxProbeWait)
+		c := mustClaim(t, s, &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
 		if !c.Probe || len(c.Events) != 2 {
 			t.Fatalf("got %+v, want a probe with two events", c)
 		}
-		r := record(c, 413)
+		r := attempted(t, s, c, 413, policy)
 		q := queue(t, s, sub.ID)
 		if !r.Resized || !r.HealthChanged || !q.Failing || !q.Rejecting || !q.NextProbe.After(time.Now()) {
 			t.Errorf("got %+v and the queue %+v, want the next probe later", r, q)
@@ -213,9 +193,7 @@ func TestAlertOffersToResend(t *testing.T) {
 		sub := subscribe(t, s, "p", "content_updated")
 		record := func(c *Claim, status int) {
 			t.Helper()
-			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-			_, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{RejectingAfter: 1})
-			must(t, err)
+			attempted(t, s, c, status, webhook.HealthPolicy{RejectingAfter: 1})
 			time.Sleep(time.Minute)
 		}
 		attempt := func(status int) *Claim {
@@ -241,8 +219,7 @@ func TestAlertOffersToResend(t *testing.T) {
 		attempt(401)
 		_, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: first, Only: webhook.ReplayFailed})
 		must(t, err)
-		c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub.ID), 10, webhook.MaxDeliveryBytes)
-		must(t, err)
+		c := mustStep(t, s, sub.ID)
 		record(c, 200)
 		wantFrom(time.Time{})
 		d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, failed.ID)
@@ -257,16 +234,13 @@ func TestAlertOffersToResend(t *testing.T) {
 func TestProbeAfterClockJump(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ahead time.Duration
-		s, err := Open(t.Context(), Config{Dir: memoryDir(t), Now: func() time.Time { return time.Now().Add(ahead).Round(0) }})
-		must(t, err)
+		s := opened(t, Config{Dir: memoryDir(t), Now: func() time.Time { return time.Now().Add(ahead).Round(0) }})
 		defer s.Close()
 		program(t, s, "p")
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated")
 		c := form(t, s, queue(t, s, sub.ID), 1)
-		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 404, Result: webhook.ResultFailed}
-		_, err = s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), webhook.HealthPolicy{RejectingAfter: 1})
-		must(t, err)
+		attempted(t, s, c, 404, webhook.HealthPolicy{RejectingAfter: 1})
 		watch := s.Watch()
 		defer watch.Close()
 		ahead = -6 * time.Hour

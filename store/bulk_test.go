@@ -58,8 +58,7 @@ func planBulk(t *testing.T, s *Store, a webhook.BulkAction, raw string) BulkPlan
 // A bulk redelivery redelivers exactly the deliveries of its plan, once, in the original order,
 // and is in the audit log.
 func TestBulkRedelivery(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	good, paused, gone := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"),
 		subscribe(t, s, "p", "content_updated")
 	const each = 5
@@ -75,13 +74,8 @@ func TestBulkRedelivery(t *testing.T) {
 	}
 	publish(t, s, "p", "content_updated")
 	form(t, s, queue(t, s, good.ID), 1) // in flight
-	off := false
-	if _, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Subscriptions().Delete(t.Context(), "p", gone.ID); err != nil {
-		t.Fatal(err)
-	}
+	pause(t, s, paused.ID)
+	unsubscribe(t, s, "p", gone.ID)
 	if _, err := s.Deliveries().Redeliver(t.Context(), "p", good.ID, first.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -163,18 +157,12 @@ func TestBulkCancel(t *testing.T) {
 	s, registry := openMeasured(t)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID)); c == nil || err != nil {
-		t.Fatal(err)
-	} else {
-		end(t, s, c, webhook.StatusSuccess)
-	}
+	end(t, s, mustClaim(t, s, duePing(s, sub.ID)), webhook.StatusSuccess)
 	publish(t, s, "p", "content_updated")
 	retried := form(t, s, queue(t, s, sub.ID), 1)
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500}
-	if _, err := s.Queues().Record(retried, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)},
-		webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	step := webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}
+	recordResult(t, s, retried, &a, step, webhook.HealthPolicy{})
 	publish(t, s, "p", "content_updated")
 	flying := form(t, s, queue(t, s, sub.ID), 1)
 
@@ -236,14 +224,7 @@ func TestBulkRunGoesOn(t *testing.T) {
 			if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
 				t.Fatal(err)
 			}
-			ctx, stop := context.WithCancel(t.Context())
-			done := 0
-			s.afterStep = func() {
-				if done++; done == steps {
-					stop()
-				}
-			}
-			if err := s.workBulkRuns(ctx); !errors.Is(err, context.Canceled) && steps < 3 {
+			if err := s.workBulkRuns(interruptedAt(t, s, steps)); !errors.Is(err, context.Canceled) && steps < 3 {
 				t.Errorf("interrupted with %v", err)
 			}
 			must(t, s.Close())
@@ -260,9 +241,7 @@ func TestBulkRunGoesOn(t *testing.T) {
 
 // A plan and its run cover the same deliveries, even if others are stored in between.
 func TestBulkIsOfOneMoment(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated")
 	deliver(t, s, sub.ID, webhook.StatusFailed)
 	plan := planBulk(t, s, webhook.BulkRedeliver, "filter[status]=failed")
@@ -297,10 +276,7 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 	if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[event]=content_updated&filter[status]=failed", 0); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	worked := make(chan error, 1)
-	go func() { worked <- s.BulkRuns().Run(ctx) }()
+	stop := background(t, s.BulkRuns().Run)
 	harness.WaitFor(t, "the run to leave the full subscription behind", func() bool {
 		r := bulkRun(t, s, id)
 		return r.Waiting == 1 && r.Done == 3 && r.Skipped[webhook.SkipRecovered] == each && r.Status == webhook.BulkRunning
@@ -314,7 +290,6 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 		t.Errorf("completed: got %+v", r)
 	}
 	stop()
-	must(t, <-worked)
 }
 
 // A waiting run does not poll: it checks again when a delivery has changed.
@@ -327,9 +302,7 @@ func TestBulkRunIsWoken(t *testing.T) {
 			publish(t, s, "p", "content_updated")
 			deliver(t, s, sub.ID, webhook.StatusFailed)
 		}
-		ctx, stop := context.WithCancel(t.Context())
-		worked := make(chan error, 1)
-		go func() { worked <- s.BulkRuns().Run(ctx) }()
+		stop := background(t, s.BulkRuns().Run)
 		id := webhook.NewID()
 		if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
 			t.Fatal(err)
@@ -352,14 +325,12 @@ func TestBulkRunIsWoken(t *testing.T) {
 			t.Errorf("completed: got %+v", r)
 		}
 		stop()
-		must(t, <-worked)
 	})
 }
 
 // A list of bulk runs contains those of one program, newest first, page by page.
 func TestBulkRunPages(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	program(t, s, "q")
 	var want []string
 	for i := range 5 {
@@ -417,9 +388,7 @@ func deliverAll(t *testing.T, s *Store, id string) {
 
 // A cancelled run stops and reports its progress. The number of running runs is bounded.
 func TestBulkRunCancelled(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	for range 2 * firstStep {
 		publish(t, s, "p", "content_updated")
 		deliver(t, s, sub.ID, webhook.StatusFailed)
@@ -471,9 +440,7 @@ func TestBulkRunCancelled(t *testing.T) {
 // as after a split, and redelivers those. If the split was cancelled, the run redelivers the
 // delivery itself. The list and the count of events left to resend agree with the run.
 func TestBulkRunSkipsSentAgain(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	statuses := []webhook.Status{webhook.StatusSuccess, webhook.StatusFailed, webhook.StatusSuccess}
 	plan := func(want int, skips map[webhook.BulkSkip]int) {
 		t.Helper()
@@ -509,11 +476,7 @@ func TestBulkRunSkipsSentAgain(t *testing.T) {
 	split := func(statuses []webhook.Status) {
 		t.Helper()
 		for _, status := range statuses {
-			f, err := s.Queues().formSplit(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Count: 1, Size: webhook.MaxDeliveryBytes}, nil)
-			must(t, err)
-			c, err := f.Wait()
-			must(t, err)
-			end(t, s, c, status)
+			end(t, s, formSplitOf(t, s, sub.ID), status)
 		}
 	}
 	parent := refuse()
@@ -525,8 +488,7 @@ func TestBulkRunSkipsSentAgain(t *testing.T) {
 
 	_, err := s.Replays().Create(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.UnixMilli(0), Only: webhook.ReplayFailed})
 	must(t, err)
-	c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub.ID), 100, webhook.MaxDeliveryBytes)
-	must(t, err)
+	c := mustStep(t, s, sub.ID)
 	end(t, s, c, webhook.StatusFailed)
 	plan(1, map[webhook.BulkSkip]int{webhook.SkipSentAgain: 2})
 
@@ -540,9 +502,7 @@ func TestBulkRunSkipsSentAgain(t *testing.T) {
 // A subscription whose events have all been delivered, and whose splits have ended, costs its
 // deliveries nothing any more, even after a write that was rolled back.
 func TestRecoveredCostsNothing(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated", "content_updated")
 	end(t, s, form(t, s, queue(t, s, sub.ID), 2), webhook.StatusFailed)
 	in := func(want bool) {
@@ -561,16 +521,9 @@ func TestRecoveredCostsNothing(t *testing.T) {
 		}
 	}
 	in(true)
-	next := func() *Claim {
-		f, err := s.Queues().formSplit(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Count: 1, Size: webhook.MaxDeliveryBytes}, nil)
-		must(t, err)
-		c, err := f.Wait()
-		must(t, err)
-		return c
-	}
-	end(t, s, next(), webhook.StatusSuccess)
+	end(t, s, formSplitOf(t, s, sub.ID), webhook.StatusSuccess)
 	in(true)
-	last := next()
+	last := formSplitOf(t, s, sub.ID)
 	if err := s.writer.do(func(t *tx) error {
 		if err := t.noteDelivered(last.num, sub.ID); err != nil {
 			return err

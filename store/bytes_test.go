@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -73,9 +72,7 @@ func bytesPerEvent(t *testing.T, batch int, randomIDs bool) float64 {
 			at = at.Add(time.Duration(r.IntN(50)) * time.Millisecond)
 			published[i] = notification(r, id, at)
 		}
-		if _, err := s.Events().Publish(context.Background(), "acme", published); err != nil {
-			t.Fatal(err)
-		}
+		publishAll(t, s, "acme", published...)
 		l := queue(t, s, sub.ID)
 		for c := form(t, s, l, batch); c != nil; c = form(t, s, l, batch) {
 			claims = append(claims, c)
@@ -106,9 +103,7 @@ func recordSuccess(t *testing.T, s *Store, r *rand.Rand, c *Claim, at time.Time)
 	if r.IntN(50) == 0 { // on a new connection
 		a.Phases.DNS, a.Phases.Connect, a.Phases.TLS = 2*time.Millisecond, 10*time.Millisecond, 25*time.Millisecond
 	}
-	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	recordResult(t, s, c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
 }
 
 // notification returns an event of 363 bytes of an event type in the catalog.

@@ -16,8 +16,7 @@ import (
 // from disk, and the lookup for another name may miss one. Such an event must not be taken, or
 // the cursor would skip the missed one.
 func TestCatchUpBoundedByNewest(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribe(t, s, "p", "channel_created", "content_updated")
 	for _, name := range []string{"channel_created", "content_updated", "channel_created", "content_updated"} {
 		publish(t, s, "p", name)
@@ -35,20 +34,12 @@ func TestCatchUpBoundedByNewest(t *testing.T) {
 // If the events of a delivery cannot be read because the disk fails, no attempt is counted or
 // sent.
 func TestUnreadableEventsAreNotClaimed(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated")
-	l := queue(t, s, sub.ID)
-	w, err := s.Queues().waiting(context.Background(), l, l.Wanted, 10, 1<<20)
-	must(t, err)
-	c, err := s.Queues().form(&Credit{Queue: l}, &w).Wait()
-	must(t, err)
+	c := form(t, s, queue(t, s, sub.ID), 10)
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500}
-	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)},
-		webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	step := webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)}
+	recordResult(t, s, c, &a, step, webhook.HealthPolicy{})
 	s.tail = tail.New(0)
 	hide := func(from, to string) {
 		must(t, s.writer.do(func(t *tx) error {
@@ -61,10 +52,7 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 		t.Errorf("unreadable event: got claim %+v, %v; want none and an error", c, err)
 	}
 	hide("elsewhere", "p")
-	c, _, err = s.Queues().claimDue(context.Background(), due(s, sub.ID))
-	if err != nil || c == nil {
-		t.Fatalf("readable again: got claim %+v, %v", c, err)
-	}
+	c = mustClaim(t, s, due(s, sub.ID))
 	if c.Number != 2 || len(c.Events) != 1 {
 		t.Errorf("readable again: got attempt %d with %d events, want attempt 2 with 1", c.Number, len(c.Events))
 	}
@@ -72,15 +60,12 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 
 // Reading from disk returns the same events as reading from memory, for all positions and bounds.
 func TestCatchUpMatchesTail(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	program(t, s, "q")
 	sub := subscribe(t, s, "p", "content_updated", "channel_created")
 	traced := event("content_updated")
 	traced.Trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{event("content_updated"), traced}); err != nil {
-		t.Fatal(err)
-	}
+	publishAll(t, s, "p", event("content_updated"), traced)
 	for _, others := range []int{0, 0, 1, 0, 2, 5, 0, 1, 1, 0} {
 		for range others {
 			publish(t, s, "p", "content_deleted")
@@ -110,8 +95,7 @@ func TestCatchUpMatchesTail(t *testing.T) {
 
 // Reading fails if retention removes an event of the run.
 func TestCatchUpAfterRetention(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	for range 5 {
 		publish(t, s, "p", "content_updated")
 	}

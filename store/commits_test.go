@@ -88,8 +88,7 @@ func TestOrphanedWAL(t *testing.T) {
 		t.Errorf("Examine does not report the WAL without a database: %+v", found)
 	}
 	must(t, os.Rename(path+".moved", path))
-	s, err = Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s = opened(t, Config{Dir: dir})
 	must(t, s.Close())
 }
 
@@ -113,8 +112,7 @@ func TestCommitsFile(t *testing.T) {
 			must(t, c.harm(filepath.Join(dir, datadir.Commits)))
 			var last int64
 			for range 2 { // killed, and then closed
-				s, err := Open(t.Context(), Config{Dir: dir})
-				must(t, err)
+				s := opened(t, Config{Dir: dir})
 				publish(t, s, "p", "content_updated")
 				must(t, s.Close())
 				n := counted(t, dir)
@@ -129,8 +127,7 @@ func TestCommitsFile(t *testing.T) {
 
 // The file counts only stored commits: no failed, refused or empty writes.
 func TestCommitsCounted(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	stored := func() int64 {
 		t.Helper()
 		n, err := commits.Stored(func(query string, dest ...any) error { return s.db.Scan(t.Context(), query, nil, dest...) })
@@ -166,8 +163,7 @@ func TestCommitsCounted(t *testing.T) {
 // A restore replaces the count along with the database.
 func TestCommitsAfterRestore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	s, err := Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	program(t, s, "p")
 	snapshot, err := s.Snapshot(t.Context(), 1)
 	must(t, err)
@@ -182,9 +178,7 @@ func TestCommitsAfterRestore(t *testing.T) {
 	must(t, os.Rename(kept, filepath.Join(r.Dir(), datadir.Database)))
 	aside, err := r.Commit()
 	must(t, errors.Join(err, r.Close()))
-	if s, err = Open(t.Context(), Config{Dir: dir}); err != nil {
-		t.Fatal(err)
-	}
+	s = opened(t, Config{Dir: dir})
 	must(t, s.Close())
 	if counted(t, aside) <= counted(t, dir) {
 		t.Errorf("%d commits set aside, %d restored", counted(t, aside), counted(t, dir))
@@ -192,8 +186,6 @@ func TestCommitsAfterRestore(t *testing.T) {
 	// Without a database the count is ignored.
 	must(t, os.WriteFile(filepath.Join(dir, datadir.Commits), commits.Record(nil, 1000), 0o600))
 	must(t, errors.Join(os.Remove(filepath.Join(dir, datadir.Database)), os.Remove(filepath.Join(dir, "secret.key"))))
-	if s, err = Open(t.Context(), Config{Dir: dir}); err != nil {
-		t.Fatal(err)
-	}
+	s = opened(t, Config{Dir: dir})
 	must(t, s.Close())
 }

@@ -53,8 +53,7 @@ func offered(t *testing.T, c *Credits) (*Claim, error) {
 // Waiting events and the one being published are stored in one delivery in the same commit, and
 // Wait returns after it.
 func TestInlineDelivery(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	waiting := publish(t, s, "p", "content_updated", "content_created")
 	credits := offer(s, l)
@@ -86,10 +85,7 @@ func TestInlineDelivery(t *testing.T) {
 	credit := creditFor(l)
 	credits.Offer(credit)
 	publish(t, s, "p", "content_created")
-	names := make([]string, maxInline+1)
-	for i := range names {
-		names[i] = "content_updated"
-	}
+	names := slices.Repeat([]string{"content_updated"}, maxInline+1)
 	publish(t, s, "p", names...)
 	credits.Pause(true)
 	publish(t, s, "p", "content_updated")
@@ -118,8 +114,7 @@ func TestInlineDelivery(t *testing.T) {
 
 // Events that are no longer in memory are not skipped.
 func TestInlineDeliverySkipsUnreadLog(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated", "content_updated")
 	s.tail = tail.New(0)
@@ -151,8 +146,7 @@ func TestInlineDeliveryFailureKeepsEvents(t *testing.T) {
 		}, ErrStale},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := open(t)
-			program(t, s, "p")
+			s := openProgram(t)
 			l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 			test.spoil(t, s, l.SubscriptionID)
 			credits := offer(s, l)
@@ -174,8 +168,7 @@ func TestInlineDeliveryFailureKeepsEvents(t *testing.T) {
 
 // Inline deliveries of a failed commit get its error.
 func TestFailedCommitFailsInlineDelivery(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	credits := offer(s, l)
 	err := s.WriteAgain(context.Background(), func(w Write) error {
@@ -203,8 +196,7 @@ func TestFailedCommitFailsInlineDelivery(t *testing.T) {
 // After a panic in an AfterCommit function the delivery is stored, so its error must not be
 // ErrUnavailable.
 func TestPanicAfterCommitKeepsDelivery(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
 	func() {
 		defer func() {
@@ -269,8 +261,7 @@ func TestInlineDeliverySentAfterCommit(t *testing.T) {
 
 // C is closed only after the last spent credit was sent.
 func TestCreditsCloseAfterLastSpent(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	credits := offer(s, queue(t, s, subscribe(t, s, "p", "content_updated").ID))
 	err := s.WriteAgain(t.Context(), func(w Write) error {
 		w.t.AfterCommit(func() {
@@ -292,8 +283,7 @@ func TestCreditsCloseAfterLastSpent(t *testing.T) {
 
 // One commit spends a bounded number of credits; the others stay offered.
 func TestCommitBoundsSpentCredits(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	credits := NewCredits(2 * maxSpent)
 	credits.Pause(false)
 	s.Queues().SetCredits(credits)
@@ -317,10 +307,7 @@ func TestCommitBoundsSpentCredits(t *testing.T) {
 	}
 
 	// Scanning the log is bounded as well.
-	names := make([]string, maxInlineSeen/2)
-	for i := range names {
-		names[i] = "content_created"
-	}
+	names := slices.Repeat([]string{"content_created"}, maxInlineSeen/2)
 	publish(t, s, "p", names...)
 	credits = NewCredits(16)
 	credits.Pause(false)
@@ -337,8 +324,7 @@ func TestCommitBoundsSpentCredits(t *testing.T) {
 
 // A panic while one credit is spent loses neither other credits nor the event.
 func TestPanicReturnsCredits(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	credits := NewCredits(16)
 	credits.Pause(false)
 	s.Queues().SetCredits(credits)

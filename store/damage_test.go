@@ -20,8 +20,7 @@ import (
 // killed returns a data directory after a process was killed, with all its commits in the WAL.
 func killed(t *testing.T, commits int) string {
 	t.Helper()
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	for range commits {
 		publish(t, s, "p", "content_updated")
 	}
@@ -34,8 +33,7 @@ func killed(t *testing.T, commits int) string {
 func filled(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	program(t, s, "p")
 	for range 300 {
 		publish(t, s, "p", "content_updated")
@@ -191,8 +189,7 @@ func TestDamageWhileOpen(t *testing.T) {
 
 // checkNoticed damages an open store, and calls notice to run into the damage.
 func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
-	s, err := Open(t.Context(), Config{Dir: filled(t)})
-	must(t, err)
+	s := opened(t, Config{Dir: filled(t)})
 	publish(t, s, "p", "content_updated")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -12,9 +12,7 @@ import (
 )
 
 func TestDeliveryView(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	events := publish(t, s, "p", "content_updated", "content_updated")
 	c := form(t, s, queue(t, s, sub.ID), 100)
 	d, err := s.Deliveries().View(t.Context(), c.ID)
@@ -28,19 +26,15 @@ func TestDeliveryView(t *testing.T) {
 		ResponseHeader: "A: b\n", ResponseBody: []byte("gone"), ResponseTruncated: true,
 		Phases: webhook.Phases{DNS: 1 * time.Millisecond, Connect: 2 * time.Millisecond, TLS: 3 * time.Millisecond,
 			FirstByte: 4 * time.Microsecond}}
-	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected},
-		webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	step := webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}
+	recordResult(t, s, c, &a, step, webhook.HealthPolicy{})
 	var again []string
 	for range 2 {
 		r, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, c.ID)
 		must(t, err)
 		again = append(again, r.ID)
 	}
-	if _, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, "p", sub.ID)
 	if d, err = s.Deliveries().View(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -76,17 +70,13 @@ func TestDeliveryView(t *testing.T) {
 
 // The detail of an error is stored with its attempt, not as part of a response.
 func TestErrorFactIsStored(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated")
 	c := form(t, s, queue(t, s, sub.ID), 100)
 	a := webhook.Attempt{Number: 1, StartedAt: time.UnixMilli(1773476688644).UTC(), Duration: time.Second, Result: webhook.ResultFailed,
 		Error: webhook.ErrorConnect, ErrorFact: "connection refused", ResponseBody: []byte{}}
-	if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureAttemptsExhausted},
-		webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	step := webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureAttemptsExhausted}
+	recordResult(t, s, c, &a, step, webhook.HealthPolicy{})
 	d, err := s.Deliveries().View(t.Context(), c.ID)
 	must(t, err)
 	a.URL = sub.URL

@@ -15,8 +15,7 @@ import (
 // openWith opens a data directory with a dictionary.
 func openWith(t *testing.T, dir, dictionary string) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), Config{Dir: dir, Dictionary: []byte(dictionary)})
-	must(t, err)
+	s := opened(t, Config{Dir: dir, Dictionary: []byte(dictionary)})
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -35,9 +34,7 @@ func TestEventsOfEveryDictionary(t *testing.T) {
 		published = append(published, publish(t, s, "p", "content_updated", "content_updated")...)
 		large := event("content_updated")
 		large.JSON = append(bytes.TrimSuffix(large.JSON, []byte("}")), `,"text":"`+strings.Repeat("ü", 100_000)+`"}`...)
-		if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{large}); err != nil {
-			t.Fatal(err)
-		}
+		publishAll(t, s, "p", large)
 		published = append(published, large)
 		s.tail = tail.New(0)
 		for _, e := range published {

@@ -15,8 +15,7 @@ import (
 func TestLowDisk(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := Open(t.Context(), Config{Dir: dir, MinFreeDisk: doctor.AutoFreeDisk})
-		must(t, err)
+		s := opened(t, Config{Dir: dir, MinFreeDisk: doctor.AutoFreeDisk})
 		defer s.Close()
 		program(t, s, "p")
 		sub := subscribe(t, s, "p", "content_updated")

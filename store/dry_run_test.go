@@ -47,9 +47,7 @@ func TestDryRunTime(t *testing.T) {
 // A program has at most two dry runs of replays and bulk runs in progress. Other programs have
 // their own limit.
 func TestDryRunsOfProgram(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	count := func() error {
 		_, err := s.Replays().Count(t.Context(), "p", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}, 1)
 		_, bulk := s.BulkRuns().DryRun(t.Context(), "p", webhook.BulkRedeliver, query(t, webhook.AllDeliveryList, ""))

@@ -84,8 +84,7 @@ func commitWithFailedRead(t *testing.T, s *Store, again bool, last func(*tx) err
 func TestFailedReadRollsBackCommit(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		t.Run(fmt.Sprintf("again=%t", again), func(t *testing.T) {
-			s := open(t)
-			program(t, s, "p")
+			s := openProgram(t)
 			l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 			publish(t, s, "p", "content_updated")
 			waiting, err := s.Queues().waiting(t.Context(), l, 1, 100, 1<<20)
@@ -110,8 +109,7 @@ func TestFailedReadRollsBackCommit(t *testing.T) {
 }
 
 func TestSeqsAfterFailedRead(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	publish(t, s, "p", "content_updated")
 	_, _, lastErr := commitWithFailedRead(t, s, true, func(t *tx) error {
@@ -145,8 +143,7 @@ func TestSeqsAfterFailedRead(t *testing.T) {
 
 // The same for an inline delivery whose events were rolled back.
 func TestNoInlineDeliveryAfterFailedRead(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	l := queue(t, s, subscribe(t, s, "p", "content_updated").ID)
 	credits := offer(s, l)
 	_, _, lastErr := commitWithFailedRead(t, s, true, func(*tx) error { return nil }, func(t *tx) error {

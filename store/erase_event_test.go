@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,8 +25,7 @@ func publishText(t *testing.T, s *Store, n int, text string) []webhook.Event {
 		e.JSON = append(e.JSON[:len(e.JSON)-1], `,"details":{"text":"`+text+`"}}`...)
 		events[i] = e
 	}
-	_, err := s.Events().Publish(t.Context(), "p", events)
-	must(t, err)
+	publishAll(t, s, "p", events...)
 	return events
 }
 
@@ -62,8 +60,7 @@ func statusOf(t *testing.T, s *Store, id string) (webhook.Status, webhook.Failur
 }
 
 func TestEraseEvent(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	events := publishText(t, s, 2, erasedText)
 	left := eraseEvent(t, s, &events[0])
 	if left.ErasedAt.IsZero() || bytes.Contains(left.JSON, []byte(erasedText)) ||
@@ -98,9 +95,7 @@ func TestEraseEvent(t *testing.T) {
 func TestErasedEventIsNotFormed(t *testing.T) {
 	for _, where := range []string{"memory", "disk"} {
 		t.Run(where, func(t *testing.T) {
-			s := open(t)
-			program(t, s, "p")
-			sub := subscribe(t, s, "p", "content_updated")
+			s, sub := openSubscribed(t)
 			events := publishText(t, s, 4, erasedText)
 			if where == "disk" {
 				s.tail.Forget("p")
@@ -167,9 +162,7 @@ func TestEraseCancels(t *testing.T) {
 		},
 	} {
 		t.Run(when, func(t *testing.T) {
-			s := open(t)
-			program(t, s, "p")
-			sub := subscribe(t, s, "p", "content_updated")
+			s, sub := openSubscribed(t)
 			events := publishText(t, s, 3, erasedText)
 			c := form(t, s, queue(t, s, sub.ID), 3)
 			erase(t, s, c, &events[1])
@@ -206,15 +199,12 @@ func checkSplit(t *testing.T, s *Store, subscriptionID string, events ...*webhoo
 
 // What was delivered stays so, without the responses.
 func TestEraseAfterDelivery(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	e := publishText(t, s, 1, erasedText)[0]
 	c := form(t, s, queue(t, s, sub.ID), 1)
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200,
 		ResponseBody: []byte(erasedText)}
-	_, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
-	must(t, err)
+	recordResult(t, s, c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
 	eraseEvent(t, s, &e)
 	must(t, s.Events().ClearErased(t.Context()))
 	if status, _ := statusOf(t, s, c.ID); status != webhook.StatusSuccess || count(t, s, "SELECT count(*) FROM responses") != 0 {
@@ -225,9 +215,7 @@ func TestEraseAfterDelivery(t *testing.T) {
 // Replays, redeliveries and bulk runs leave erased events out. A redelivery with nothing left is a
 // conflict.
 func TestErasedEventIsNotSentAgain(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	events := publishText(t, s, 3, erasedText)
 	both := form(t, s, queue(t, s, sub.ID), 2)
 	end(t, s, both, webhook.StatusSuccess)
@@ -244,8 +232,7 @@ func TestErasedEventIsNotSentAgain(t *testing.T) {
 	}
 	_, err = s.Replays().Create(t.Context(), "p", sub.ID, f)
 	must(t, err)
-	c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub.ID), 10, webhook.MaxDeliveryBytes)
-	must(t, err)
+	c := mustStep(t, s, sub.ID)
 	if c == nil || len(c.Events) != 1 || !bytes.Contains(c.Events[0], []byte(events[1].ID)) {
 		t.Errorf("replay: got %+v, want %s", c, events[1].ID)
 	}
@@ -276,9 +263,7 @@ func TestErasedEventIsNotSentAgain(t *testing.T) {
 
 // A bulk run redelivers the events that were not erased.
 func TestBulkRunOfErased(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	events := publishText(t, s, 3, erasedText)
 	c := form(t, s, queue(t, s, sub.ID), 3)
 	end(t, s, c, webhook.StatusSuccess)
@@ -297,9 +282,7 @@ func TestBulkRunOfErased(t *testing.T) {
 
 // Pulls leave erased events out, and their cursors go on.
 func TestPullSkipsErased(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	_, start, _ := pull(t, s, &sub, "p", "", "")
 	events := publishText(t, s, 3, erasedText)
 	eraseEvent(t, s, &events[0])
@@ -310,9 +293,7 @@ func TestPullSkipsErased(t *testing.T) {
 
 // The split of a failed delivery ends when all its events were erased, which does not make it recovered.
 func TestEraseFailedWithSplit(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	events := publishText(t, s, 2, erasedText)
 	c := form(t, s, queue(t, s, sub.ID), 2)
 	end(t, s, c, webhook.StatusFailed)
@@ -331,8 +312,7 @@ func TestEraseFailedWithSplit(t *testing.T) {
 
 // Stored answers to requests keep the records of erased events as they are now, and the bytes of a token are counted.
 func TestEraseStoredAnswers(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	token := newTokenID(t, s)
 	events := publishText(t, s, 3, erasedText)
 	body := func(all ...webhook.Event) string {
@@ -389,16 +369,7 @@ func TestEraseEventsContinues(t *testing.T) {
 		eraseEvent(t, s, &events[i])
 	}
 	for stop := 1; ; stop++ {
-		ctx, cancel := context.WithCancel(t.Context())
-		n := 0
-		s.afterStep = func() {
-			if n++; n == stop {
-				cancel()
-			}
-		}
-		err := s.Events().ClearErased(ctx)
-		cancel()
-		if err == nil {
+		if err := s.Events().ClearErased(interruptedAt(t, s, stop)); err == nil {
 			break
 		}
 		must(t, s.Close())
@@ -413,9 +384,8 @@ func retryLater(t *testing.T, s *Store, c *Claim) {
 	t.Helper()
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 503,
 		ResponseHeader: "X: " + erasedText + "\r\n", ResponseBody: []byte(erasedText)}
-	_, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)},
-		webhook.HealthPolicy{})
-	must(t, err)
+	step := webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(-time.Second)}
+	recordResult(t, s, c, &a, step, webhook.HealthPolicy{})
 }
 
 // One write of an erasure or of a claim ends few deliveries if they have many events, and many if they
@@ -423,9 +393,7 @@ func retryLater(t *testing.T, s *Store, c *Claim) {
 func TestEraseEndsFewEventsAtOnce(t *testing.T) {
 	const deliveries = 5
 	for _, of := range []struct{ events, atOnce int }{{endedAtOnce/2 + 1, 1}, {1, deliveries}} {
-		s := open(t)
-		program(t, s, "p")
-		sub := subscribe(t, s, "p", "content_updated")
+		s, sub := openSubscribed(t)
 		events := publishText(t, s, of.events, erasedText)
 		first := form(t, s, queue(t, s, sub.ID), of.events)
 		end(t, s, first, webhook.StatusSuccess)
@@ -459,8 +427,7 @@ func TestEraseEndsFewEventsAtOnce(t *testing.T) {
 
 // Erasing a program ends its erasures of events, and leaves no copy of any event.
 func TestEraseProgramWithErasedEvents(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	eraseEvent(t, s, &publishText(t, s, 300, erasedText)[0])
 	erase(t, s, "p")
 	must(t, s.eraseAll(t.Context(), false))
@@ -472,8 +439,7 @@ func TestEraseProgramWithErasedEvents(t *testing.T) {
 
 // All free pages are overwritten, however many there are.
 func TestEraseFillsFreePages(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	kept := publishText(t, s, 1, "kept")
 	must(t, s.writer.do(func(t *tx) error {
 		if err := t.Exec("CREATE TABLE other (text TEXT)"); err != nil {

@@ -210,15 +210,8 @@ func TestEraseContinues(t *testing.T) {
 	erase(t, s, "gone")
 	steps := 0
 	for done := false; !done; steps++ {
-		ctx, stop := context.WithCancel(t.Context())
-		left := 1 + 2*steps // more and more of them, since a step may have nothing to do
-		s.afterStep = func() {
-			if left--; left == 0 {
-				stop()
-			}
-		}
-		err := s.eraseAll(ctx, false)
-		stop()
+		// After more and more of them, since a step may have nothing to do.
+		err := s.eraseAll(interruptedAt(t, s, 1+2*steps), false)
 		if done = err == nil; !done && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
@@ -250,9 +243,7 @@ func TestEraseInBackground(t *testing.T) {
 		program(t, s, "gone")
 		sub := subscribe(t, s, "gone", "content_updated")
 		insertWaiting(t, s, &sub, 5000)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- s.Housekeep(ctx) }()
+		stop := background(t, s.Housekeep)
 		erase(t, s, "gone")
 		for n := 0; s.programStates.of("gone").phase != phaseActive; n++ {
 			if n == 60_000 {
@@ -261,8 +252,7 @@ func TestEraseInBackground(t *testing.T) {
 			publish(t, s, "p", "content_updated")
 			time.Sleep(time.Millisecond)
 		}
-		cancel()
-		must(t, <-done)
+		stop()
 		wantNumber(t, "deliveries that are left", count(t, s, "SELECT count(*) FROM deliveries WHERE program_id = 'gone'"), 0)
 	})
 }

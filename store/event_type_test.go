@@ -38,8 +38,7 @@ func openTypes(t testing.TB, dir string, files ...webhook.SchemaFile) (*Store, *
 	t.Helper()
 	catalog, err := webhook.LoadCatalog(files...)
 	must(t, err)
-	s, err := Open(context.Background(), Config{Dir: dir, Catalog: catalog, Logger: testLogger(t)})
-	must(t, err)
+	s := opened(t, Config{Dir: dir, Catalog: catalog, Logger: testLogger(t)})
 	t.Cleanup(func() { s.Close() })
 	return s, catalog
 }
@@ -104,12 +103,10 @@ func TestEventTypes(t *testing.T) {
 	if invalid != nil {
 		t.Fatal(invalid)
 	}
-	_, err = s.Events().Publish(t.Context(), "acme", []webhook.Event{e})
-	must(t, err)
+	publishAll(t, s, "acme", e)
 	wantRefusal(t, "delete a published type", deleteType(s, name), webhook.CodeConflict,
 		"requested by subscriptions of program acme, and in the event log of program acme.")
-	_, err = s.Subscriptions().Delete(t.Context(), "acme", sub.ID)
-	must(t, err)
+	unsubscribe(t, s, "acme", sub.ID)
 	wantRefusal(t, "delete a published type", deleteType(s, name), webhook.CodeConflict, "because it is in the event log of program acme.")
 	must(t, s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM events") })) // as retention does
 	must(t, deleteType(s, name))

@@ -70,8 +70,7 @@ func TestExamineDir(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "d")
-			s, err := Open(t.Context(), Config{Dir: dir})
-			must(t, err)
+			s := opened(t, Config{Dir: dir})
 			write(t, s, "UPDATE settings SET value = value WHERE name = 'clock'")
 			if test.open != nil {
 				test.open(t, s)
@@ -110,8 +109,7 @@ func TestExamineCountedTime(t *testing.T) {
 		"less than the service has counted": -3 * time.Hour,
 	} {
 		dir := filepath.Join(t.TempDir(), "d")
-		s, err := Open(t.Context(), Config{Dir: dir})
-		must(t, err)
+		s := opened(t, Config{Dir: dir})
 		must(t, s.writer.do(func(t *tx) error {
 			return t.Exec("INSERT INTO retention_marks VALUES (0, ?, 0, 0, 0)", time.Now().Add(-ahead).UnixMilli())
 		}))
@@ -175,8 +173,7 @@ func TestExamineStates(t *testing.T) {
 	must(t, err)
 	compare(t, found, levels{"database": doctor.LevelWarn}, "does not exist")
 
-	s, err := Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	if _, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute); !errors.Is(err, ErrLocked) {
 		t.Errorf("directory in use: got %v, want %v", err, ErrLocked)
 	}

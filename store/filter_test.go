@@ -29,9 +29,7 @@ func publishOf(t testing.TB, s *Store, programID, name string, id int) int64 {
 	e := event(name)
 	e.JSON = bytes.Replace(e.JSON, []byte(`"content_id":7`), fmt.Appendf(nil, `"content_id":%d`, id), 1)
 	events := []webhook.Event{e}
-	if _, err := s.Events().Publish(t.Context(), programID, events); err != nil {
-		t.Fatal(err)
-	}
+	publishAll(t, s, programID, events...)
 	return events[0].Seq
 }
 
@@ -49,17 +47,11 @@ const below5 = `{"all":[{"path":"content_id","op":"lt","value":5}]}`
 
 // One credit examines a bounded number of events, from memory and from disk, and the next continues.
 func TestFilterExaminesInSteps(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribeTo(t, s, "p", "content_updated", below5)
 	const n = 2*examinedEvents + 10
-	events := make([]webhook.Event, n)
-	for i := range events {
-		events[i] = event("content_updated")
-	}
-	if _, err := s.Events().Publish(t.Context(), "p", events); err != nil {
-		t.Fatal(err)
-	}
+	events := newEvents(n)
+	publishAll(t, s, "p", events...)
 	want := publishOf(t, s, "p", "content_updated", 1)
 	for _, fromDisk := range []bool{false, true} {
 		if fromDisk {
@@ -85,8 +77,7 @@ func TestFilterExaminesInSteps(t *testing.T) {
 
 // A changed filter applies to events published from then on.
 func TestFilterChange(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribeTo(t, s, "p", "content_updated", below5)
 	var want []int64
 	change := func(f webhook.Filters) {
@@ -121,8 +112,7 @@ func TestFilterChange(t *testing.T) {
 
 // The backlog, the losses and the event page count only events that the filter lets pass.
 func TestFilterCounts(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribeTo(t, s, "p", "content_updated", below5)
 	plain := subscribe(t, s, "p", "content_updated")
 	for id := range 10 {
@@ -174,8 +164,7 @@ func TestFilterCounts(t *testing.T) {
 
 // A count of waiting events ends after examinedEvents of the log, and reports that more may wait.
 func TestFilterCountEnds(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribeTo(t, s, "p", "content_updated", below5)
 	wants := func(more bool) {
 		t.Helper()
@@ -205,8 +194,7 @@ func TestFilterCountEnds(t *testing.T) {
 
 // A replay keeps the filter of its subscription from when it was created.
 func TestFilterOfReplay(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribeTo(t, s, "p", "content_updated", below5)
 	for id := range 10 {
 		publishOf(t, s, "p", "content_updated", id)
@@ -263,8 +251,7 @@ func TestFilterTestTime(t *testing.T) {
 }
 
 func TestRunFilterTest(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	for id := range 12 {
 		publishOf(t, s, "p", "content_updated", id)
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -55,16 +56,12 @@ func TestMeasureUsage(t *testing.T) {
 // The estimated size of an event without its deliveries is close: it separates the records
 // that --retention-delivered removes from the rest.
 func TestForecastEventBytes(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	before, err := doctor.MeasureUsage(s.scanNow, "", time.Now(), webhook.Retention{All: day})
 	must(t, err)
 	const n = 20_000
 	for range n / 1000 {
-		names := make([]string, 1000)
-		for i := range names {
-			names[i] = "content_updated"
-		}
+		names := slices.Repeat([]string{"content_updated"}, 1000)
 		publish(t, s, "p", names...)
 	}
 	after, err := doctor.MeasureUsage(s.scanNow, "", time.Now(), webhook.Retention{All: day})

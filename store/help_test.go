@@ -41,6 +41,119 @@ func wantError(t testing.TB, what string, err, want error) {
 	}
 }
 
+// openProgram opens an empty store with a program p.
+func openProgram(t testing.TB) *Store {
+	t.Helper()
+	s := open(t)
+	program(t, s, "p")
+	return s
+}
+
+// openSubscribed is openProgram with a subscription of p to content_updated.
+func openSubscribed(t testing.TB) (*Store, webhook.Subscription) {
+	t.Helper()
+	s := openProgram(t)
+	return s, subscribe(t, s, "p", "content_updated")
+}
+
+// unsubscribe deletes a subscription.
+func unsubscribe(t testing.TB, s *Store, programID, id string) {
+	t.Helper()
+	_, err := s.Subscriptions().Delete(t.Context(), programID, id)
+	must(t, err)
+}
+
+// pause deactivates a subscription of p.
+func pause(t testing.TB, s *Store, id string) {
+	t.Helper()
+	_, err := s.Subscriptions().Update(t.Context(), "p", id, &webhook.SubscriptionFields{Active: new(bool)})
+	must(t, err)
+}
+
+// newEvents returns n events of the type content_updated.
+func newEvents(n int) []webhook.Event {
+	events := make([]webhook.Event, n)
+	for i := range events {
+		events[i] = event("content_updated")
+	}
+	return events
+}
+
+// publishAll publishes events.
+func publishAll(t testing.TB, s *Store, programID string, events ...webhook.Event) {
+	t.Helper()
+	_, err := s.Events().Publish(t.Context(), programID, events)
+	must(t, err)
+}
+
+// mustClaim claims the delivery of a credit, which must be due.
+func mustClaim(t testing.TB, s *Store, credit *Credit) *Claim {
+	t.Helper()
+	c, _, err := s.Queues().claimDue(t.Context(), credit)
+	if err != nil || c == nil {
+		t.Fatalf("got %+v, %v, want a claim of what is due", c, err)
+	}
+	return c
+}
+
+// mustStep forms the next delivery of a subscription's replays, nil if there is none.
+func mustStep(t testing.TB, s *Store, id string) *Claim {
+	t.Helper()
+	c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, id), 100, webhook.MaxDeliveryBytes)
+	must(t, err)
+	return c
+}
+
+// recordResult records the attempt of a claim and the step that follows it.
+func recordResult(t testing.TB, s *Store, c *Claim, a *webhook.Attempt, step webhook.Step, policy webhook.HealthPolicy) Recorded {
+	t.Helper()
+	r, err := s.Queues().Record(c, a, step, policy)
+	must(t, err)
+	return r
+}
+
+// attempted records an attempt with a response status, and the step of the default retry policy.
+func attempted(t testing.TB, s *Store, c *Claim, status int, policy webhook.HealthPolicy) Recorded {
+	t.Helper()
+	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
+	return recordResult(t, s, c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy)
+}
+
+// background runs a part of the store until the returned function is called, which waits for its end.
+func background(t testing.TB, run func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	return func() {
+		t.Helper()
+		cancel()
+		must(t, <-done)
+	}
+}
+
+// interruptedAt returns a context that ends after so many steps of a store's housekeeping.
+func interruptedAt(t testing.TB, s *Store, steps int) context.Context {
+	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
+	s.afterStep = func() {
+		if steps--; steps == 0 {
+			stop()
+		}
+	}
+	return ctx
+}
+
+// openError opens a store for the error, nil if it opens.
+func openError(t testing.TB, cfg Config) error {
+	t.Helper()
+	s, err := Open(t.Context(), cfg)
+	if err == nil {
+		err = s.Close()
+	}
+	return err
+}
+
 // openAt is open with a clock that the test sets.
 func openAt(t *testing.T) (*Store, *time.Time) {
 	t.Helper()

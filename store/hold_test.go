@@ -96,8 +96,7 @@ func TestHoldAfterRestore(t *testing.T) {
 // even if the pause lasts longer.
 func TestRestoredIsNewest(t *testing.T) {
 	from := filepath.Join(t.TempDir(), "data")
-	s, err := Open(t.Context(), Config{Dir: from})
-	must(t, err)
+	s := opened(t, Config{Dir: from})
 	snapshot, err := s.Snapshot(t.Context(), 1)
 	must(t, err)
 	kept := filepath.Join(t.TempDir(), "kept")

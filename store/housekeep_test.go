@@ -50,8 +50,7 @@ func TestDeletionInSteps(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	insertWaiting(t, s, &sub, waiting)
 	before := changes(t, s)
-	_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
-	must(t, err)
+	unsubscribe(t, s, "p", sub.ID)
 	if rows := changes(t, s) - before; rows > 2*deletedAtOnce {
 		t.Errorf("the deletion changed %d rows, want at most %d", rows, 2*deletedAtOnce)
 	}
@@ -61,14 +60,7 @@ func TestDeletionInSteps(t *testing.T) {
 	wantEnded(t, s, sub.ID)
 
 	// Cancel in the middle.
-	ctx, stop := context.WithCancel(t.Context())
-	steps := 0
-	s.afterStep = func() {
-		if steps++; steps == 3 {
-			stop()
-		}
-	}
-	if err := s.endAllDeleted(ctx); !errors.Is(err, context.Canceled) {
+	if err := s.endAllDeleted(interruptedAt(t, s, 3)); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v, want context.Canceled", err)
 	}
 	wantEnded(t, s, sub.ID)
@@ -80,9 +72,7 @@ func TestDeletionInSteps(t *testing.T) {
 		t.Fatalf("%d deliveries are pending after three steps", left)
 	}
 	for last := left; left > 0; last = left {
-		ctx, stop := context.WithCancel(t.Context())
-		s.afterStep = stop
-		if err := s.endAllDeleted(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		if err := s.endAllDeleted(interruptedAt(t, s, 1)); err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
 		publish(t, s, "p", "content_updated") // between two steps
@@ -144,16 +134,12 @@ func TestHousekeepUntilDone(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		sub := subscribe(t, s, "p", "content_updated")
 		insertWaiting(t, s, &sub, 1000)
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- s.Housekeep(ctx) }()
+		stop := background(t, s.Housekeep)
 		synctest.Wait()
-		_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
-		must(t, err)
+		unsubscribe(t, s, "p", sub.ID)
 		time.Sleep(time.Minute)
 		wantNumber(t, "pending deliveries", count(t, s, stillWaiting, sub.ID), 0)
 		stop()
-		must(t, <-done)
 	})
 }
 
@@ -201,15 +187,13 @@ func TestClockJumpWritesFewRows(t *testing.T) {
 			}
 			check()
 			must(t, s.Close())
-			s, err = Open(t.Context(), config)
-			must(t, err)
+			s = opened(t, config)
 			check()
 
 			// The clock is set back while no process runs. A forward jump cannot be detected then.
 			must(t, s.Close())
 			skew.Add(-int64(2 * time.Hour))
-			s, err = Open(t.Context(), config)
-			must(t, err)
+			s = opened(t, config)
 			jump -= 2 * time.Hour
 			check()
 		})

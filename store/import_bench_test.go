@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"testing"
 
 	"service/webhook"
@@ -13,10 +14,7 @@ func BenchmarkImport(b *testing.B) {
 	sub := subscribe(b, from, "p", "content_updated")
 	const events, batch = 20_000, 500
 	for range events / batch {
-		names := make([]string, batch)
-		for i := range names {
-			names[i] = "content_updated"
-		}
+		names := slices.Repeat([]string{"content_updated"}, batch)
 		publish(b, from, "p", names...)
 		q := queue(b, from, sub.ID)
 		for c := form(b, from, q, 1); c != nil; c = form(b, from, q, 1) {

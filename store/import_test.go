@@ -202,8 +202,7 @@ func TestImport(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := Open(t.Context(), Config{Dir: memoryDir(t), Dictionary: []byte(strings.Repeat("another dictionary ", 20))})
-			must(t, err)
+			s := opened(t, Config{Dir: memoryDir(t), Dictionary: []byte(strings.Repeat("another dictionary ", 20))})
 			t.Cleanup(func() { must(t, s.Close()) })
 			target(s)
 			hidden := 0
@@ -352,15 +351,7 @@ func TestImportContinues(t *testing.T) {
 	other := fillProgram(t, s, "other")
 	others := occurrences(t, s, other.names())
 	for stop := 1; ; stop += 3 {
-		ctx, cancel := context.WithCancel(t.Context())
-		steps := 0
-		s.afterStep = func() {
-			if steps++; steps == stop {
-				cancel()
-			}
-		}
-		_, err := s.Programs().Import(ctx, copyOf(t, x))
-		cancel()
+		_, err := s.Programs().Import(interruptedAt(t, s, stop), copyOf(t, x))
 		if err == nil {
 			break
 		}

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"net/url"
 	"slices"
 	"strings"
@@ -27,10 +26,8 @@ func inIncident(t *testing.T, test func(*testing.T, *incidentWorld)) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, s *Store) {
 		w := &incidentWorld{t, s, subscribe(t, s, "p", "content_updated"), webhook.HealthPolicy{FailingAfter: 3, RejectingAfter: 3}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- s.Housekeep(ctx) }()
-		defer func() { cancel(); <-done }()
+		stop := background(t, s.Housekeep)
+		defer stop()
 		test(t, w)
 	})
 }
@@ -52,8 +49,7 @@ func (w *incidentWorld) record(c *Claim, number, status int) {
 		a.Error, a.ErrorFact = webhook.ErrorTimeout, "no response"
 	}
 	a.Result = webhook.Classify(status, a.Error)
-	_, err := w.s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), w.policy)
-	must(w.T, err)
+	recordResult(w.T, w.s, c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), w.policy)
 }
 
 // all returns all incidents, oldest first.
@@ -116,8 +112,7 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 		}
 		time.Sleep(2 * webhook.IncidentQuiet) // an open circuit breaker keeps it open
 		w.want("")
-		ping, _, err := w.s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, w.s, w.sub.ID), Kind: CreditPing, Probe: true})
-		must(t, err)
+		ping := mustClaim(t, w.s, &Credit{Queue: queue(t, w.s, w.sub.ID), Kind: CreditPing, Probe: true})
 		w.record(ping, 1, 401)
 		time.Sleep(webhook.MaxProbeWait)
 		c := form(t, w.s, queue(t, w.s, w.sub.ID), 1)
@@ -127,7 +122,7 @@ func TestIncidentOfARejectingSubscription(t *testing.T) {
 			!i.ClosedAt.Equal(time.Now()) || i.DeliveryID != ping.ID || !i.LastSuccess.Equal(succeeded) {
 			t.Errorf("closed: got %+v", i)
 		}
-		_, err = w.s.Replays().Create(t.Context(), "p", w.sub.ID, &webhook.ReplayFields{From: first, Only: webhook.ReplayFailed})
+		_, err := w.s.Replays().Create(t.Context(), "p", w.sub.ID, &webhook.ReplayFields{From: first, Only: webhook.ReplayFailed})
 		must(t, err)
 		i, err = w.s.Incidents().Get(t.Context(), "p", i.ID)
 		must(t, err)
@@ -205,8 +200,7 @@ func TestIncidentEndsWithItsSubscription(t *testing.T) {
 		w.want(webhook.IncidentChanged)
 		time.Sleep(time.Minute)
 		fail()
-		_, err = w.s.Subscriptions().Delete(t.Context(), "p", w.sub.ID)
-		must(t, err)
+		unsubscribe(t, w.s, "p", w.sub.ID)
 		w.want(webhook.IncidentChanged, webhook.IncidentDeleted)
 		time.Sleep(time.Second)
 		sweepAt(t, w.s, time.Now().Add(-30*time.Second))
@@ -246,8 +240,7 @@ func TestIncidentOfAnExpiredDelivery(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		w.record(form(t, w.s, queue(t, w.s, other.ID), 1), 1, 500)
-		_, err := w.s.Subscriptions().Delete(t.Context(), "p", other.ID)
-		must(t, err)
+		unsubscribe(t, w.s, "p", other.ID)
 		w.want()
 		time.Sleep(time.Minute)
 		edge := time.Now()
@@ -427,8 +420,7 @@ func TestIncidentList(t *testing.T) {
 			w.sub = sub
 			w.record(form(t, w.s, queue(t, w.s, sub.ID), 1), 1, 404)
 		}
-		_, err := w.s.Subscriptions().Delete(t.Context(), "p", subs[0].ID)
-		must(t, err)
+		unsubscribe(t, w.s, "p", subs[0].ID)
 		for _, c := range []struct {
 			program string
 			filter  url.Values
@@ -460,7 +452,7 @@ func TestIncidentList(t *testing.T) {
 			}
 		}
 		all := w.all()
-		_, err = w.s.Incidents().Get(t.Context(), "q", all[0].ID)
+		_, err := w.s.Incidents().Get(t.Context(), "q", all[0].ID)
 		wantCode(t, err, webhook.CodeNotFound)
 	})
 }

@@ -169,9 +169,7 @@ func TestRotateKey(t *testing.T) {
 	must(t, s.write(t.Context(), func(w Write) error { return w.t.ensureProgram("moving-program", time.Now()) }))
 	to := MoveTarget{URL: "https://other.example.com", Token: "token of the target"}
 	must(t, s.Write(t.Context(), func(w Write) error { return w.Moves().Begin("moving-program", webhook.NewID(), &to) }))
-	if _, err := s.Subscriptions().Delete(t.Context(), f.program, subscribe(t, s, f.program, "content_updated").ID); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, f.program, subscribe(t, s, f.program, "content_updated").ID)
 	path := filepath.Join(dir, "secret.key")
 	before, oldKey := blobs(t, s), keysIn(t, path)[0]
 	r, err := s.RotateKey(t.Context())
@@ -266,8 +264,7 @@ func testRotateKeyOverwrites(t *testing.T, s *Store, dir string) {
 		}
 		note()
 		if i%8 != 0 {
-			_, err = s.Subscriptions().Delete(t.Context(), f.program, sub.ID)
-			must(t, err)
+			unsubscribe(t, s, f.program, sub.ID)
 		}
 	}
 	for i := range 10 {
@@ -442,9 +439,7 @@ func TestRotateKeyUnreadable(t *testing.T) {
 	if l := queue(t, s, f.subs[0].ID); l.Authorization != f.header {
 		t.Error("the other subscription lost its secret")
 	}
-	if _, err := s.Subscriptions().Delete(t.Context(), f.program, spoiled); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, f.program, spoiled)
 	if r, err := s.RotateKey(t.Context()); err != nil || r.SigningSecrets != 2 {
 		t.Errorf("without the unreadable secret: got %+v, %v; want 2 signing secrets re-encrypted", r, err)
 	}
@@ -460,8 +455,7 @@ func TestQueuesWithUnusableRecord(t *testing.T) {
 		"UPDATE subscriptions SET authorization_header = randomblob(60) WHERE id = ?",
 		"INSERT INTO old_signing_secrets (subscription_id, expires_at, secret) VALUES (?, 1e15, randomblob(60))",
 	} {
-		s := open(t)
-		program(t, s, "p")
+		s := openProgram(t)
 		bad, good := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
 		must(t, s.writer.do(func(t *tx) error { return t.Exec(spoil, bad.ID) }))
 		queues, err := s.Queues().All(t.Context())

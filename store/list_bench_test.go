@@ -163,8 +163,7 @@ func benchmarkPage(b *testing.B, read func() (int, error)) {
 // retried, one has status 202 and one carries a rare event. A tenth belongs to another
 // subscription.
 func manyDeliveries(b *testing.B, rows int) (*Store, webhook.Subscription) {
-	s := open(b)
-	program(b, s, "p")
+	s := openProgram(b)
 	sub, other := subscribe(b, s, "p", "content_updated", "channel_created"), subscribe(b, s, "p", "content_updated")
 	const step = 50_000
 	for first := 0; first < rows; first += step {

@@ -47,8 +47,7 @@ func wantMetrics(t *testing.T, registry *prometheus.Registry, lines ...string) {
 func openMeasured(t *testing.T) (*Store, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	s, err := Open(context.Background(), Config{Dir: memoryDir(t), Metrics: registry, MinFreeDisk: 1})
-	must(t, err)
+	s := opened(t, Config{Dir: memoryDir(t), Metrics: registry, MinFreeDisk: 1})
 	t.Cleanup(func() { s.Close() })
 	return s, registry
 }
@@ -73,9 +72,7 @@ func TestMetrics(t *testing.T) {
 	} {
 		c := form(t, s, l, 1)
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-		if _, err := s.Queues().Record(c, &a, step, webhook.HealthPolicy{}); err != nil {
-			t.Fatal(err)
-		}
+		recordResult(t, s, c, &a, step, webhook.HealthPolicy{})
 	}
 	wantMetrics(t, registry,
 		`webhooks_events_accepted_total{program="p"} 4`,
@@ -91,9 +88,7 @@ func TestMetrics(t *testing.T) {
 		`webhooks_disk_low 0`,
 		`webhooks_disk_min_bytes 1`,
 		`webhooks_store_up 1`)
-	if _, err := s.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, "p", sub.ID)
 	wantMetrics(t, registry,
 		`webhooks_deliveries_ended_total{failure_reason="subscription_deleted",status="failed"} 2`,
 		`webhooks_deliveries_waiting 0`)
@@ -105,9 +100,7 @@ func TestMetricsOfFailedWrites(t *testing.T) {
 	program(t, s, "p")
 	conflict := event("content_updated")
 	publish(t, s, "p", "content_updated")
-	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{conflict}); err != nil {
-		t.Fatal(err)
-	}
+	publishAll(t, s, "p", conflict)
 	conflict.JSON = bytes.Replace(conflict.JSON, []byte("7}"), []byte("8}"), 1)
 	_, err := s.Events().Publish(context.Background(), "p", []webhook.Event{event("content_updated"), conflict})
 	wantCode(t, err, webhook.CodeConflict)
@@ -146,8 +139,7 @@ func TestMetricsOfBusyStore(t *testing.T) {
 }
 
 func TestFirstWanted(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	published := publish(t, s, "p", "content_updated", "content_deleted", "content_archived", "content_deleted", "content_updated")
 	const always = math.MaxInt64
 	for _, test := range []struct {

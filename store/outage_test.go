@@ -14,8 +14,7 @@ import (
 func TestOutageIsLoggedOnce(t *testing.T) {
 	ctx := context.Background()
 	var log bytes.Buffer
-	s, err := Open(ctx, Config{Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	must(t, err)
+	s := opened(t, Config{Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	defer s.Close()
 	program(t, s, "p")
 	limit := func(pages string) {
@@ -47,9 +46,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	}
 	want("while it is full", 1, 0)
 	limit("1000000")
-	if _, err := s.Events().Publish(ctx, "p", []webhook.Event{event("content_updated")}); err != nil {
-		t.Fatal(err)
-	}
+	publishAll(t, s, "p", event("content_updated"))
 	want("at once with room", 1, 0)
 	if err := s.Check(ctx); err != nil {
 		t.Error(err)

@@ -14,8 +14,7 @@ import (
 // overviewStore returns an open store, and a function that publishes an event.
 func overviewStore(t *testing.T) (*Store, func(programID, name string)) {
 	t.Helper()
-	s, err := Open(t.Context(), Config{Dir: memoryDir(t)})
-	must(t, err)
+	s := opened(t, Config{Dir: memoryDir(t)})
 	t.Cleanup(func() { s.Close() })
 	return s, func(programID, name string) {
 		t.Helper()
@@ -61,15 +60,11 @@ func TestTotals(t *testing.T) {
 	kept := overviewSubscription(t, s, "a", "https://a.example/", true)
 	overviewSubscription(t, s, "b", "https://paused.example/", false)
 	gone := overviewSubscription(t, s, "b", "https://gone.example/", true)
-	if _, err := s.Subscriptions().Delete(t.Context(), "b", gone.ID); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, "b", gone.ID)
 	publish("a", "user_created")
 	publish("b", "user_created")
 	publish("a", "user_updated")
-	if c, _, err := s.Queues().claimDue(t.Context(), duePing(s, kept.ID)); err != nil || c == nil {
-		t.Fatalf("claim the ping: %v, %v", c, err)
-	}
+	mustClaim(t, s, duePing(s, kept.ID))
 	want := record.Totals{
 		Subscriptions: 2,
 		Waiting:       1, // the ping of the paused subscription; that of the deleted one has failed
@@ -122,9 +117,7 @@ func TestSubscriptionLabels(t *testing.T) {
 	one := overviewSubscription(t, s, "a", "https://one.example/", true)
 	two := overviewSubscription(t, s, "b", `https://two.example/?q="><script>`, true)
 	overviewSubscription(t, s, "b", "https://not-asked-for.example/", true)
-	if _, err := s.Subscriptions().Delete(t.Context(), "a", one.ID); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, "a", one.ID)
 	got, err := s.Subscriptions().Labels(t.Context(), []string{one.ID, two.ID, two.ID, "unknown", `"]`})
 	must(t, err)
 	want := map[string]record.SubscriptionLabel{one.ID: {ProgramID: "a", URL: one.URL, Description: one.Description},
@@ -144,14 +137,9 @@ func TestLastAttempts(t *testing.T) {
 	policy := webhook.RetryPolicy{} // no delays: retries are due immediately
 	record := func(a webhook.Attempt) (id string) {
 		t.Helper()
-		c, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
-		if err != nil || c == nil {
-			t.Fatalf("claim: %v, %v", c, err)
-		}
+		c := mustClaim(t, s, duePing(s, sub.ID))
 		a.Number, a.Result = c.Number, webhook.Classify(a.ResponseStatus, a.Error)
-		if _, err := s.Queues().Record(c, &a, policy.After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
-			t.Fatal(err)
-		}
+		recordResult(t, s, c, &a, policy.After(&a, time.Now(), 0), webhook.HealthPolicy{})
 		return c.ID
 	}
 	started := time.UnixMilli(1_700_000_000_000).UTC()

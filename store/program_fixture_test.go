@@ -56,8 +56,7 @@ func fillProgram(t *testing.T, s *Store, id string) *filledProgram {
 	for i := range 6 {
 		e := event([]string{"content_updated", "content_deleted"}[i%2])
 		e.Trace = webhook.Trace([]string{"", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}[i/3])
-		_, err := s.Events().Publish(t.Context(), id, []webhook.Event{e})
-		must(t, err)
+		publishAll(t, s, id, e)
 		p.events = append(p.events, e)
 	}
 	p.attempts(t, s)
@@ -101,13 +100,11 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 	record := func(c *Claim, status int, policy webhook.HealthPolicy) {
 		a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, ResponseBody: body,
 			ResponseHeader: "X-Of: " + p.id + "\r\n", Result: webhook.Classify(status, webhook.ErrorNone)}
-		_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy)
-		must(t, err)
+		recordResult(t, s, c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy)
 	}
 	for i, status := range []int{200, 503, 400, 0} {
 		sub := &p.subscriptions[i]
-		ping, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
-		must(t, err)
+		ping := mustClaim(t, s, duePing(s, sub.ID))
 		record(ping, 200, webhook.HealthPolicy{})
 		for n := range 3 {
 			c := form(t, s, queue(t, s, sub.ID), 1+n%2)
@@ -125,8 +122,7 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 			if status == 400 && n == 0 { // its events are delivered after all
 				_, err := s.Deliveries().Redeliver(t.Context(), p.id, sub.ID, c.ID)
 				must(t, err)
-				again, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue})
-				must(t, err)
+				again := mustClaim(t, s, &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue})
 				record(again, 200, webhook.HealthPolicy{})
 			}
 		}

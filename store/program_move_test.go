@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"testing"
-	"time"
 
 	"service/webhook"
 )
@@ -74,14 +73,9 @@ func (m *moveParts) activate(t *testing.T) {
 
 // TestMove moves a program that changes between the parts, and back. Nothing differs.
 func TestMove(t *testing.T) {
-	from, p := exportSource(t)
-	must(t, from.writer.do(func(t *tx) error {
-		return t.Exec("UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
-	}))
-	to := open(t)
+	m, p := newMove(t)
+	from, to := m.from, m.to
 	fillProgram(t, to, "other-program")
-	m := &moveParts{id: webhook.NewID(), from: from, to: to, program: p.id}
-
 	x, r := m.first(t)
 	checkHidden(t, to, p)
 	// The program continues.
@@ -100,9 +94,7 @@ func TestMove(t *testing.T) {
 				continue
 			}
 			claims++
-			a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-			_, err = from.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
-			must(t, err)
+			end(t, from, c, webhook.StatusSuccess)
 		}
 		t.Logf("%d attempts", claims)
 	}
@@ -175,11 +167,8 @@ func checkMoving(t *testing.T, s *Store, p *filledProgram, status string, forwar
 // TestMoveAlerts moves a program with an unsent alert. The target sends it, once the program is
 // active, to its own --alert-url and channels.
 func TestMoveAlerts(t *testing.T) {
-	from, p := exportSource(t)
-	must(t, from.writer.do(func(t *tx) error {
-		return t.Exec("UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
-	}))
-	to := open(t)
+	m, p := newMove(t)
+	from, to := m.from, m.to
 	to.sendAlerts = true
 	for _, s := range []*Store{from, to} {
 		mustWrite(t, s, func(w Write) error {
@@ -191,7 +180,6 @@ func TestMoveAlerts(t *testing.T) {
 		alert := webhook.Alert{Name: webhook.AlertFailing, Subscription: p.subscriptions[0]}
 		return from.alert(t, &alert, 0)
 	}))
-	m := &moveParts{id: webhook.NewID(), from: from, to: to, program: p.id}
 	x, r := m.first(t)
 	m.freeze(t)
 	if got := claimAlerts(t, from); len(got) > 0 {
@@ -214,11 +202,8 @@ func TestMoveAlerts(t *testing.T) {
 
 // TestRenewMove replaces the token and the certificates of a move until it ends.
 func TestRenewMove(t *testing.T) {
-	from, p := exportSource(t)
-	must(t, from.writer.do(func(t *tx) error {
-		return t.Exec("UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
-	}))
-	m := &moveParts{id: webhook.NewID(), from: from, program: p.id}
+	m, p := newMove(t)
+	from := m.from
 	renew := func(id string, want bool) {
 		t.Helper()
 		mustWrite(t, from, func(w Write) error {

@@ -127,10 +127,7 @@ func TestMoveErased(t *testing.T) {
 func TestMoveReplaced(t *testing.T) {
 	m, p := newMove(t)
 	x, r := m.first(t)
-	mustWrite(t, m.from, func(w Write) error {
-		_, err := w.Programs().Erase(p.id, webhook.AuditEntry{})
-		return err
-	})
+	erase(t, m.from, p.id)
 	must(t, m.from.eraseAll(t.Context(), false))
 	_, _, err := m.from.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: p.id, UserID: "ada", Scopes: webhook.Scopes()})
 	must(t, err)
@@ -253,8 +250,7 @@ func TestMoveStats(t *testing.T) {
 func TestForgottenAlerts(t *testing.T) {
 	m, p := newMove(t)
 	sub := p.subscriptions[3].ID
-	_, err := m.from.Subscriptions().Delete(t.Context(), p.id, sub)
-	must(t, err)
+	unsubscribe(t, m.from, p.id, sub)
 	must(t, m.from.writer.do(func(t *tx) error {
 		for range firstStep + 1 {
 			if err := m.from.alert(t, &webhook.Alert{Name: webhook.AlertFailing, Subscription: p.subscriptions[0]}, 0); err != nil {

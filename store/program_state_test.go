@@ -245,8 +245,7 @@ func listOperations(t *testing.T, s *Store, subscriptionID string, show func(nam
 // TestPhaseTransitions checks that a program can only enter a phase that follows its own, including
 // one set by an earlier write of the same commit.
 func TestPhaseTransitions(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	for from, rules := range phases {
 		for to := range phases {
 			from, to := phase(from), phase(to)

@@ -44,8 +44,7 @@ func wantSeqs(t *testing.T, what string, got []int64, want ...int64) {
 
 // A pull selects by the current names and filters, and reads a bounded number of events per page.
 func TestPullSelects(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribeTo(t, s, "p", "content_updated", below5)
 	_, start, _ := pull(t, s, &sub, "p", "", "")
 	s.lists.Limits.CostlyScan = 10
@@ -81,8 +80,7 @@ func withCursor(q *webhook.ListQuery, cursor string) *webhook.ListQuery {
 
 // A page reports once that retention has removed events after the cursor, even of other names.
 func TestPullTruncated(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribe(t, s, "p", "content_deleted")
 	_, start, truncated := pull(t, s, &sub, "p", "", "")
 	publish(t, s, "p", "content_updated", "content_updated", "content_deleted")
@@ -116,8 +114,7 @@ func TestPullTruncated(t *testing.T) {
 // seqs are assigned again.
 func TestPullAfterRestore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	s, err := Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
@@ -150,8 +147,7 @@ func TestPullAfterRestore(t *testing.T) {
 // A log keeps its newest 100 epochs. A cursor of one that was dropped continues at the beginning, since
 // those that followed it may have given out any of its seqs again.
 func TestPullAfterManyEpochs(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 	log := func(cursor string) (seqs []int64, next string) {
 		p, err := s.Events().Pull(t.Context(), "p", nil, withCursor(query(t, webhook.EventLog, "sort=received_at"), cursor))
@@ -228,9 +224,7 @@ func TestPullAfterReplicaReset(t *testing.T) {
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Replica().Run(ctx) }()
+	stop := background(t, s.Replica().Run)
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	_, start, _ := pull(t, s, &sub, "p", "", "")
@@ -238,7 +232,6 @@ func TestPullAfterReplicaReset(t *testing.T) {
 	got, _, _ := pull(t, s, &sub, "p", "", start)
 	wantSeqs(t, "in the replica", got, 1)
 	stop()
-	must(t, <-done)
 	got, _, _ = pull(t, s, &sub, "p", "", start)
 	wantSeqs(t, "known to be in the replica", got, 1)
 
@@ -263,9 +256,7 @@ func TestPullDuringCommit(t *testing.T) {
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Replica().Run(ctx) }()
+	stop := background(t, s.Replica().Run)
 	program(t, s, "p")
 	publish(t, s, "p", "content_updated")
 	must(t, s.Replica().Acknowledge(t.Context()))
@@ -287,5 +278,4 @@ func TestPullDuringCommit(t *testing.T) {
 	publish(t, s, "p", "content_updated")
 	must(t, <-pulled)
 	stop()
-	must(t, <-done)
 }

@@ -124,9 +124,7 @@ func TestWaitingMatchesModel(t *testing.T) {
 }
 
 func TestWaitingBounds(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	names := slices.Repeat([]string{"content_updated"}, 10)
 	events := publish(t, s, "p", names...)
 	size := len(events[0].JSON)
@@ -149,9 +147,7 @@ func TestWaitingBounds(t *testing.T) {
 // A delivery is never formed past an unstored one, nor for a subscription that has changed.
 func TestFormStaleQueue(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 
 	wait := func(l *Queue) logRun {
@@ -175,16 +171,11 @@ func TestFormStaleQueue(t *testing.T) {
 
 	fresh = queue(t, s, sub.ID)
 	w = wait(fresh)
-	off := false
-	if _, err := s.Subscriptions().Update(ctx, "p", sub.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
-		t.Fatal(err)
-	}
+	pause(t, s, sub.ID)
 	if _, err := s.Queues().form(&Credit{Queue: fresh}, &w).Wait(); !errors.Is(err, ErrStale) {
 		t.Errorf("a delivery was formed for a paused subscription: %v", err)
 	}
-	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, "p", sub.ID)
 	if _, err := s.Queues().Get(ctx, sub.ID); err == nil {
 		t.Error("a deleted subscription has a queue")
 	}
@@ -193,9 +184,7 @@ func TestFormStaleQueue(t *testing.T) {
 // TestDeliveryStates walks a delivery through all state transitions.
 func TestDeliveryStates(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	read := func(id string) webhook.Delivery {
 		t.Helper()
 		d, err := s.Deliveries().Get(ctx, "p", sub.ID, id)
@@ -220,17 +209,14 @@ func TestDeliveryStates(t *testing.T) {
 		a := webhook.Attempt{Number: number, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 500,
 			ResponseBody: []byte("no"), ResponseHeader: "Server: x"}
 		step := webhook.DefaultRetryPolicy().After(&a, time.Now().Add(-3*time.Hour), 0.5)
-		_, err := s.Queues().Record(claim, &a, step, webhook.HealthPolicy{})
-		must(t, err)
+		recordResult(t, s, claim, &a, step, webhook.HealthPolicy{})
 		if number == webhook.MaxAttempts {
 			break
 		}
 		if d := read(first.ID); d.Status != webhook.StatusRetryable || d.NextAttemptAt.IsZero() || len(d.Attempts) != number {
 			t.Fatalf("after attempt %d: got %+v", number, d)
 		}
-		if claim, _, err = s.Queues().claimDue(ctx, due(s, sub.ID)); err != nil || claim == nil {
-			t.Fatalf("not claimed after attempt %d: %v", number, err)
-		}
+		claim = mustClaim(t, s, due(s, sub.ID))
 	}
 	d := read(first.ID)
 	if d.Status != webhook.StatusFailed || d.FailureReason != webhook.FailureAttemptsExhausted || d.CompletedAt.IsZero() ||
@@ -247,9 +233,7 @@ func TestDeliveryStates(t *testing.T) {
 
 // The ping of a new subscription is claimed as a ping, and succeeds.
 func TestPingStates(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	ping, next, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
 	if err != nil || ping == nil || !ping.Ping || !next.IsZero() {
 		t.Fatalf("got %+v, %v, %v; want the ping of the creation", ping, next, err)
@@ -278,8 +262,7 @@ func claimAfterCrash(t *testing.T, s *Store, id string, crashes int) *Claim {
 		}
 		probe := due(s, id)
 		probe.BeforeDue = true
-		c, _, err = s.Queues().claimDue(t.Context(), probe)
-		must(t, err)
+		c = mustClaim(t, s, probe)
 	}
 	if c != nil && c.Interruptions != crashes {
 		t.Errorf("after crash %d: got %d interruptions", crashes, c.Interruptions)
@@ -290,21 +273,17 @@ func claimAfterCrash(t *testing.T, s *Store, id string, crashes int) *Claim {
 func TestRecoverInterrupted(t *testing.T) {
 	ctx := context.Background()
 	dir := memoryDir(t)
-	s, err := Open(ctx, Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	gone := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated")
 	claims := map[string]*Claim{sub.ID: form(t, s, queue(t, s, sub.ID), 1), gone.ID: form(t, s, queue(t, s, gone.ID), 1)}
-	_, err = s.Subscriptions().Delete(ctx, "p", gone.ID)
-	must(t, err)
+	unsubscribe(t, s, "p", gone.ID)
 	for number := 1; number <= webhook.MaxAttempts; number++ {
 		// The process crashes, and the next one starts.
 		must(t, s.Close())
-		if s, err = Open(ctx, Config{Dir: dir}); err != nil {
-			t.Fatal(err)
-		}
+		s = opened(t, Config{Dir: dir})
 		want := 1
 		if number == 1 {
 			want = 2
@@ -337,9 +316,7 @@ func TestRecoverInterrupted(t *testing.T) {
 
 // An unusable record does not affect the recovery of the others.
 func TestRecoverInterruptedUnusable(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 	var claims []*Claim
 	for range 3 {
@@ -374,14 +351,12 @@ func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 			subs = append(subs, sub)
 		}
 		if i%4 != 0 { // its ping is not pending
-			c, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
-			must(t, err)
+			c := mustClaim(t, s, duePing(s, sub.ID))
 			end(t, s, c, webhook.StatusSuccess)
 		}
 		publish(t, s, sub.ProgramID, "content_updated", "channel_created")
 		if i == 10 {
-			_, err := s.Subscriptions().Delete(t.Context(), sub.ProgramID, sub.ID)
-			must(t, err)
+			unsubscribe(t, s, sub.ProgramID, sub.ID)
 		}
 		if i == 11 {
 			subs = append(subs, sub)
@@ -459,8 +434,7 @@ func BenchmarkQueues(b *testing.B) {
 	}
 	for _, number := range numbers {
 		b.Run(fmt.Sprint("subscriptions=", number), func(b *testing.B) {
-			s := open(b)
-			program(b, s, "p")
+			s := openProgram(b)
 			url, names := "https://partner.example/hook", []string{"content_updated", "channel_created"}
 			err := s.Write(b.Context(), func(w Write) error {
 				for range number {

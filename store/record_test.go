@@ -12,8 +12,7 @@ import (
 
 func TestPublishIsIdempotentById(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	program(t, s, "q")
 	first := publish(t, s, "p", "content_updated")[0]
 
@@ -49,8 +48,7 @@ func TestPublishIsIdempotentById(t *testing.T) {
 // No record of a program is visible to another.
 func TestProgramIsolation(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	program(t, s, "q")
 	sub := subscribe(t, s, "p", "content_updated")
 	sibling := subscribe(t, s, "p", "content_updated")
@@ -83,8 +81,7 @@ func TestProgramIsolation(t *testing.T) {
 }
 
 func TestSubscriptionLimit(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	for range 5 {
 		subscribe(t, s, "p", "content_updated")
 	}
@@ -96,9 +93,7 @@ func TestSubscriptionLimit(t *testing.T) {
 // A deletion ends pending deliveries; attempts in flight are the last.
 func TestDeletionEndsDeliveries(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 	var claims []*Claim
 	for range 3 {
@@ -106,20 +101,13 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 	}
 	attempt := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, Error: webhook.ErrorTimeout}
 	again := webhook.Step{Status: webhook.StatusRetryable, NextAttemptAt: time.Now().Add(time.Hour)}
-	if _, err := s.Queues().Record(claims[0], &attempt, again, webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
+	recordResult(t, s, claims[0], &attempt, again, webhook.HealthPolicy{})
+	unsubscribe(t, s, "p", sub.ID)
+	step := recordResult(t, s, claims[1], &attempt, again, webhook.HealthPolicy{})
+	if step.FailureReason != webhook.FailureSubscriptionDeleted {
+		t.Errorf("got %+v, want subscription_deleted", step)
 	}
-	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
-		t.Fatal(err)
-	}
-	if step, err := s.Queues().Record(claims[1], &attempt, again, webhook.HealthPolicy{}); err != nil ||
-		step.FailureReason != webhook.FailureSubscriptionDeleted {
-		t.Errorf("got %+v (%v), want subscription_deleted", step, err)
-	}
-	success := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultSuccess, ResponseStatus: 200}
-	if _, err := s.Queues().Record(claims[2], &success, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	end(t, s, claims[2], webhook.StatusSuccess)
 	recent, _, err := s.Deliveries().PageAll(ctx, query(t, webhook.AllDeliveryList, ""))
 	if err != nil || len(recent) != 4 {
 		t.Fatalf("got %d deliveries (%v), want 4", len(recent), err)
@@ -138,8 +126,7 @@ func TestDeletionEndsDeliveries(t *testing.T) {
 func TestTokens(t *testing.T) {
 	ctx := context.Background()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := Open(ctx, Config{Dir: memoryDir(t)})
-		must(t, err)
+		s := opened(t, Config{Dir: memoryDir(t)})
 		defer s.Close()
 		ask := webhook.NewToken{ProgramID: "p", UserID: "u", Name: "n", Scopes: []webhook.Scope{webhook.ScopeEventsRead},
 			ExpiresAt: time.Now().Add(time.Hour)}
@@ -183,12 +170,8 @@ func TestTokens(t *testing.T) {
 
 func TestPingReturnsItsFirstAttempt(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
-	if c, _, err := s.Queues().claimDue(ctx, duePing(s, sub.ID)); c == nil || err != nil { // the ping of the creation
-		t.Fatal(err)
-	}
+	s, sub := openSubscribed(t)
+	mustClaim(t, s, duePing(s, sub.ID)) // the ping of the creation
 	watcher := s.Watch()
 	defer watcher.Close()
 	done := make(chan error)
@@ -221,8 +204,7 @@ func TestPingReturnsItsFirstAttempt(t *testing.T) {
 // An update without changes keeps the record's revision, so that ETags stay valid.
 func TestUpdateWithoutChanges(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	before := subscribe(t, s, "p", "content_updated")
 	on := true
 	for _, f := range []webhook.SubscriptionFields{{}, {Active: &on}, {Events: &before.Events, URL: &before.URL}} {

@@ -15,16 +15,11 @@ import (
 // permanently, whatever the attempt's result: nothing waits for a retry that will never be
 // made.
 func TestRecordAfterDeletion(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated")
 	c := form(t, s, queue(t, s, sub.ID), 1)
-	_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
-	must(t, err)
-	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultRetryable, ResponseStatus: 503}
-	r, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{})
-	must(t, err)
+	unsubscribe(t, s, "p", sub.ID)
+	r := attempted(t, s, c, 503, webhook.HealthPolicy{})
 	if r.Status != webhook.StatusFailed || r.FailureReason != webhook.FailureSubscriptionDeleted || !r.NextAttemptAt.IsZero() || r.Split {
 		t.Errorf("got %+v", r)
 	}
@@ -49,11 +44,7 @@ func TestHealthChangesRevision(t *testing.T) {
 		attempt := func(status int) Recorded {
 			t.Helper()
 			publish(t, s, "p", "content_updated")
-			c := form(t, s, queue(t, s, sub.ID), 1)
-			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-			r, err := s.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now(), 0), policy)
-			must(t, err)
-			return r
+			return attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), status, policy)
 		}
 		before := revision()
 		attempt(404)

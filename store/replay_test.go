@@ -29,17 +29,13 @@ func end(t testing.TB, s *Store, c *Claim, status webhook.Status) {
 	if status == webhook.StatusFailed {
 		a.Result, a.ResponseStatus, step.FailureReason = webhook.ResultFailed, 404, webhook.FailureRejected
 	}
-	if _, err := s.Queues().Record(c, &a, step, webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	recordResult(t, s, c, &a, step, webhook.HealthPolicy{})
 }
 
 // A dry run counts the deliveries by the batch size of the operator or the max_events of the
 // subscription, whichever is less.
 func TestReplayCountsDeliveries(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	for range 10 {
 		publish(t, s, "p", "content_updated")
 	}
@@ -58,8 +54,7 @@ func TestReplayCountsDeliveries(t *testing.T) {
 // A replay of each kind sends exactly its events.
 func TestReplays(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	before := publish(t, s, "p", "content_updated")[0]
 	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
 	neighbour := subscribe(t, s, "p", "content_updated")
@@ -75,9 +70,9 @@ func TestReplays(t *testing.T) {
 	if err != nil || again.RedeliveryOf != bad.ID || len(again.Events) != 1 || again.Events[0].ID != mended.ID {
 		t.Fatalf("got %+v (%v), want a redelivery", again, err)
 	}
-	c, _, err := s.Queues().claimDue(ctx, due(s, sub.ID))
-	if err != nil || c == nil || c.ID != again.ID {
-		t.Fatalf("claimed %+v (%v), want the redelivery", c, err)
+	c := mustClaim(t, s, due(s, sub.ID))
+	if c.ID != again.ID {
+		t.Fatalf("claimed %+v, want the redelivery", c)
 	}
 	end(t, s, c, webhook.StatusSuccess)
 
@@ -166,8 +161,7 @@ func checkReplay(t *testing.T, s *Store, subscriptionID string, f *webhook.Repla
 
 func TestReplayLimitsAndCancel(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	program(t, s, "q")
 	sub := subscribe(t, s, "p", "content_updated")
 	fields := &webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}
@@ -195,9 +189,7 @@ func TestReplayLimitsAndCancel(t *testing.T) {
 	if err != nil || r.Status != webhook.ReplayCancelled || r.CompletedAt.IsZero() {
 		t.Errorf("got %+v (%v), want a cancelled replay", r, err)
 	}
-	if _, err := s.Subscriptions().Delete(ctx, "p", sub.ID); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, "p", sub.ID)
 	var running int
 	if err := s.db.Readers().QueryRow("SELECT count(*) FROM replays WHERE status = 'running'").Scan(&running); err != nil || running != 0 {
 		t.Errorf("%d replays of the deleted subscription are running (%v)", running, err)
@@ -270,9 +262,7 @@ func TestReplayStepAfterCancel(t *testing.T) {
 
 func TestRotatedSecretsSignForADay(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	first := queue(t, s, sub.ID).Secrets[0]
 	var second webhook.SigningSecret
 	var until time.Time
@@ -332,8 +322,7 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 
 // A subscription's replays are listed in pages, in both orders and by status.
 func TestReplayPages(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated")
 	var ids []string

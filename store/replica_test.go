@@ -50,8 +50,7 @@ type replicated struct {
 // openReplicated opens a store and replicates it, once it is prepared.
 func openReplicated(t testing.TB, dir string, cfg *replica.Config, prepare ...func(*Store)) *replicated {
 	t.Helper()
-	s, err := Open(context.Background(), Config{Dir: dir, Replica: cfg, Logger: testLogger(t)})
-	must(t, err)
+	s := opened(t, Config{Dir: dir, Replica: cfg, Logger: testLogger(t)})
 	for _, do := range prepare {
 		do(s)
 	}
@@ -174,8 +173,7 @@ func TestReplicaIsComplete(t *testing.T) {
 	}
 
 	// Changes written without replication are copied the next time.
-	plain, err := Open(context.Background(), Config{Dir: dir})
-	must(t, err)
+	plain := opened(t, Config{Dir: dir})
 	publish(t, plain, "acme", "content_updated")
 	must(t, plain.Close())
 	// So short that Close has to open the replica.
@@ -263,8 +261,7 @@ func TestRestoreForced(t *testing.T) {
 	program(t, r.Store, "acme")
 	publish(t, r.Store, "acme", "content_updated")
 	must(t, r.close())
-	plain, err := Open(context.Background(), Config{Dir: dir})
-	must(t, err)
+	plain := opened(t, Config{Dir: dir})
 	publish(t, plain, "acme", "content_updated", "content_updated")
 	must(t, plain.Close())
 	_, aside, err := restoreInto(dir, cfg, time.Time{}, true)
@@ -318,8 +315,7 @@ func TestReplicaUnreachable(t *testing.T) {
 	target := filepath.Join(t.TempDir(), "replica")
 	must(t, os.WriteFile(target, []byte("no folder"), 0o600))
 	cfg := fileReplica(t, dir, target)
-	s, err := Open(context.Background(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	program(t, s, "acme")
 	publish(t, s, "acme", "content_updated")
 	must(t, s.Close())

@@ -19,8 +19,7 @@ func respond(t *testing.T, s *Store, c *Claim, status, size int) {
 		Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone),
 		ResponseHeader: "X-A: b\n", ResponseBody: bytes.Repeat([]byte("r"), size-len("X-A: b\n")),
 	}
-	_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
-	must(t, err)
+	recordResult(t, s, c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
 }
 
 // attempt publishes an event, forms its delivery, and records a response.
@@ -80,10 +79,8 @@ func TestResponsesOfSuccesses(t *testing.T) {
 		respond(t, s, late, 200, 300)
 		claims = append(claims, late)
 
-		ctx, stop := context.WithCancel(t.Context())
-		s.afterStep = stop
 		s.housekeeping.trim[sub.ID] = struct{}{}
-		if err := s.removeResponses(ctx); !errors.Is(err, context.Canceled) {
+		if err := s.removeResponses(interruptedAt(t, s, 1)); !errors.Is(err, context.Canceled) {
 			t.Fatalf("got %v, want context.Canceled", err)
 		}
 		const removed = "SELECT count(*) FROM deliveries d WHERE d.response = 1 AND NOT EXISTS (SELECT 1 FROM responses r " +
@@ -188,15 +185,7 @@ func TestResponsesAfterARestart(t *testing.T) {
 			must(t, s.Close())
 			s = openDir(t, dir)
 			s.quotas = small
-			ctx, stop := context.WithCancel(t.Context())
-			steps := 0
-			s.afterStep = func() {
-				if steps++; steps == 3 {
-					stop()
-				}
-			}
-			err := s.removeResponses(ctx)
-			stop()
+			err := s.removeResponses(interruptedAt(t, s, 3))
 			if err == nil {
 				break
 			}
@@ -229,8 +218,7 @@ func TestErrorFactsAreWithinTheQuota(t *testing.T) {
 		c := form(t, s, queue(t, s, sub.ID), 1)
 		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), Result: webhook.ResultFailed, Error: webhook.ErrorConnect, ErrorFact: fact}
 		step := webhook.Step{Status: webhook.StatusFailed, FailureReason: webhook.FailureRejected}
-		_, err := s.Queues().Record(c, &a, step, webhook.HealthPolicy{})
-		must(t, err)
+		recordResult(t, s, c, &a, step, webhook.HealthPolicy{})
 		claims = append(claims, c)
 	}
 	s.housekeeping.prune["p"] = struct{}{}
@@ -254,15 +242,12 @@ func TestErrorFactsAreWithinTheQuota(t *testing.T) {
 
 // The counts of a deleted subscription are removed.
 func TestDeletedSubscriptionResponses(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	attempt(t, s, &sub, 200, 1000)
 	if n := len(s.housekeeping.successes); n != 1 {
 		t.Fatalf("%d subscriptions are counted, want 1", n)
 	}
-	_, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID)
-	must(t, err)
+	unsubscribe(t, s, "p", sub.ID)
 	wantNumber(t, "counted subscriptions", len(s.housekeeping.successes), 0)
 }
 
@@ -289,8 +274,7 @@ func TestOpenRedeliveries(t *testing.T) {
 	_, err = s.Deliveries().Redeliver(t.Context(), "p", sub.ID, webhook.NewID())
 	wantCode(t, err, webhook.CodeNotFound)
 	must(t, again(o))
-	claimed, _, err := s.Queues().claimDue(t.Context(), due(s, sub.ID))
-	must(t, err)
+	claimed := mustClaim(t, s, due(s, sub.ID))
 	wantCode(t, again(c), webhook.CodeRateLimited) // in flight, so still open
 	end(t, s, claimed, webhook.StatusSuccess)
 	must(t, again(c))

@@ -121,10 +121,6 @@ func oldEvents(b *testing.B, s *Store, count int) {
 	}
 	l := queue(b, s, sub.ID)
 	for range count / 100 {
-		c := form(b, s, l, 100)
-		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-		if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
-			b.Fatal(err)
-		}
+		end(b, s, form(b, s, l, 100), webhook.StatusSuccess)
 	}
 }

@@ -305,10 +305,7 @@ func TestMarksAfterErasure(t *testing.T) {
 			publish(t, a.Store, "q", "content_updated")
 		}
 		time.Sleep(5 * day)
-		mustWrite(t, a.Store, func(w Write) error {
-			_, err := w.Programs().Erase("q", webhook.AuditEntry{})
-			return err
-		})
+		erase(t, a.Store, "q")
 		must(t, a.Programs().Erase(t.Context()))
 		for range 10 {
 			publish(t, a.Store, "p", "content_updated")

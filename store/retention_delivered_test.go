@@ -112,13 +112,11 @@ func sweepReplayed(t *testing.T, s *Store, sub, rejected string) {
 	t.Helper()
 	_, err := s.Replays().Create(t.Context(), "p", sub, &webhook.ReplayFields{From: time.UnixMilli(0), Only: webhook.ReplayFailed})
 	must(t, err)
-	c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, sub), 100, webhook.MaxDeliveryBytes)
-	if err != nil || c == nil || len(c.Events) != 1 {
-		t.Fatalf("the replay sends %+v, %v", c, err)
+	c := mustStep(t, s, sub)
+	if c == nil || len(c.Events) != 1 {
+		t.Fatalf("the replay sends %+v", c)
 	}
-	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-	_, err = s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
-	must(t, err)
+	end(t, s, c, webhook.StatusSuccess)
 	time.Sleep(2 * time.Hour)
 	publish(t, s, "p", "content_updated")
 	send(t, s, queue(t, s, sub), 200)
@@ -142,13 +140,11 @@ func TestRetentionKeepsRedelivery(t *testing.T) {
 		first := send(t, s, queue(t, s, sub.ID), 400)
 		again, err := s.Deliveries().Redeliver(t.Context(), "p", sub.ID, first.ID)
 		must(t, err)
-		c, _, err := s.Queues().claimDue(t.Context(), due(s, sub.ID))
-		if err != nil || c == nil || c.ID != again.ID {
-			t.Fatalf("cannot claim the redelivery: %+v, %v", c, err)
+		c := mustClaim(t, s, due(s, sub.ID))
+		if c.ID != again.ID {
+			t.Fatalf("claimed %+v, want the redelivery", c)
 		}
-		a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-		_, err = s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{})
-		must(t, err)
+		end(t, s, c, webhook.StatusSuccess)
 		time.Sleep(2 * time.Hour)
 		publish(t, s, "p", "content_updated")
 		send(t, s, queue(t, s, sub.ID), 200)

@@ -29,10 +29,7 @@ func send(t *testing.T, s *Store, l *Queue, status int) *Claim {
 	if c == nil {
 		t.Fatal("nothing waits")
 	}
-	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-	if _, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{}); err != nil {
-		t.Fatal(err)
-	}
+	attempted(t, s, c, status, webhook.HealthPolicy{})
 	return c
 }
 
@@ -135,10 +132,7 @@ func TestRetentionCountsLosses(t *testing.T) {
 		keeps := subscribe(t, s, "p", "content_updated")
 		other := subscribe(t, s, "p", "channel_created")
 		publish(t, s, "p", slices.Repeat([]string{"content_updated", "content_deleted"}, 1000)...)
-		off := false
-		if _, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
-			t.Fatal(err)
-		}
+		pause(t, s, paused.ID)
 		for range 10 {
 			send(t, s, queue(t, s, keeps.ID), 200)
 		}
@@ -258,9 +252,8 @@ func TestRetentionKeepsCarriedEvents(t *testing.T) {
 		if got, want := sweepAt(t, s, young.Add(-time.Hour)), (Swept{Events: 4, Deliveries: 1, Expired: 1}); got != want {
 			t.Errorf("swept %+v, want %+v", got, want)
 		}
-		c, _, err := s.Queues().claimDue(t.Context(), due(s, sub.ID))
-		if err != nil || c == nil || c.ID != again.ID || len(c.Events) != 1 {
-			t.Fatalf("cannot claim the redelivery: %+v, %v", c, err)
+		if c := mustClaim(t, s, due(s, sub.ID)); c.ID != again.ID || len(c.Events) != 1 {
+			t.Fatalf("claimed %+v, want the redelivery", c)
 		}
 		for at, want := range map[time.Time]int64{young.Add(-11 * time.Hour): 2, young.Add(-time.Hour): 5, young: 5, young.Add(time.Hour): 6} {
 			if got, err := s.records.SeqBefore(t.Context(), "p", at); err != nil || got != want && !(want == 5 && (got == 3 || got == 4)) {
@@ -275,9 +268,7 @@ func TestRetentionOfDeletedSubscriptions(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *Store) {
 		for range 100 {
 			sub := subscribe(t, s, "p", "content_updated")
-			if _, err := s.Subscriptions().Delete(t.Context(), "p", sub.ID); err != nil {
-				t.Fatal(err)
-			}
+			unsubscribe(t, s, "p", sub.ID)
 		}
 		last := subscribe(t, s, "p", "content_updated")
 		time.Sleep(time.Hour)
@@ -315,8 +306,7 @@ func TestRetentionBoundsTheFile(t *testing.T) {
 // BenchmarkSweep measures the steps of a sweep, which should occupy the writer for a few
 // milliseconds each.
 func BenchmarkSweep(b *testing.B) {
-	s := open(b)
-	program(b, s, "p")
+	s := openProgram(b)
 	url := "https://partner.example/hook"
 	names := []string{"content_updated"}
 	sub, _, err := s.Subscriptions().Create(context.Background(), "p", "u", &webhook.SubscriptionFields{URL: &url, Events: &names}, 0)
@@ -329,11 +319,7 @@ func BenchmarkSweep(b *testing.B) {
 		}
 		l := queue(b, s, sub.ID)
 		for range 100 {
-			c := form(b, s, l, 100)
-			a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200, Result: webhook.ResultSuccess}
-			if _, err := s.Queues().Record(c, &a, webhook.Step{Status: webhook.StatusSuccess}, webhook.HealthPolicy{}); err != nil {
-				b.Fatal(err)
-			}
+			end(b, s, form(b, s, l, 100), webhook.StatusSuccess)
 		}
 		time.Sleep(2 * time.Millisecond)
 		// A concurrent publisher measures how long the writer is occupied.

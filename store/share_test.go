@@ -94,8 +94,7 @@ func TestShares(t *testing.T) {
 	// The links end with the subscription.
 	d, _, _, err := s.Deliveries().Shared(t.Context(), code)
 	must(t, err)
-	_, err = s.Subscriptions().Delete(t.Context(), "one", d.SubscriptionID)
-	must(t, err)
+	unsubscribe(t, s, "one", d.SubscriptionID)
 	wantShared(t, s, code, false)
 	wantMistake(t, s.Write(t.Context(), func(w Write) error {
 		_, _, err := w.Deliveries().Share("one", id, webhook.AuditEntry{})
@@ -107,10 +106,7 @@ func TestShares(t *testing.T) {
 	_, code = share(t, s, "one", other)
 	wantShared(t, s, code, true)
 	// The links end when the erasure of the program begins.
-	mustWrite(t, s, func(w Write) error {
-		_, err := w.Programs().Erase("one", webhook.AuditEntry{})
-		return err
-	})
+	erase(t, s, "one")
 	wantShared(t, s, code, false)
 }
 

@@ -151,8 +151,7 @@ func TestExcess(t *testing.T) {
 func oldDatabase(t *testing.T) (dir, content string) {
 	t.Helper()
 	dir = t.TempDir()
-	s, err := Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	program(t, s, "p")
 	fill(t, s, 2000)
 	sub := subscribe(t, s, "p", "content_updated")
@@ -170,8 +169,7 @@ func oldDatabase(t *testing.T) (dir, content string) {
 	}
 	must(t, conn.Close())
 	must(t, db.Close())
-	s, err = Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s = opened(t, Config{Dir: dir})
 	content = digest(t, s.db.Readers())
 	if n := count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"); n != 0 {
 		t.Fatalf("old database: got auto_vacuum %d", n)
@@ -214,8 +212,7 @@ func TestCompact(t *testing.T) {
 			t.Errorf("%s%s exists", datadir.Database, name)
 		}
 	}
-	s, err := Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	defer s.Close()
 	if got := digest(t, s.db.Readers()); got != want {
 		t.Error("the content differs")
@@ -258,8 +255,7 @@ func TestCompactRefused(t *testing.T) {
 		t.Errorf("got files %v, want %v", after, before)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, datadir.Database+durable.TempSuffix+"1"), []byte("half"), 0o600))
-	s, err := Open(t.Context(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	defer s.Close()
 	if got := digest(t, s.db.Readers()); got != want {
 		t.Error("the content differs")

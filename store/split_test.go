@@ -9,9 +9,7 @@ import (
 // A queue is done with its splits only when none has anything left to send: one may have more to send
 // since they were read, because an earlier one has ended.
 func TestSplitsLeft(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	want := func(at string, want bool) {
 		t.Helper()
 		if left, err := s.Queues().finishSplits(t.Context(), queue(t, s, sub.ID)); left != want || err != nil {

@@ -46,8 +46,7 @@ func checkStats(t *testing.T, s *Store, subscriptionID string) {
 func TestStats(t *testing.T) {
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, err := Open(t.Context(), Config{Dir: dir})
-		must(t, err)
+		s := opened(t, Config{Dir: dir})
 		program(t, s, "p")
 		sub, other := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
 		program(t, s, "q")
@@ -84,8 +83,7 @@ func TestStats(t *testing.T) {
 func TestStatsWrittenOnce(t *testing.T) {
 	dir := memoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, err := Open(t.Context(), Config{Dir: dir})
-		must(t, err)
+		s := opened(t, Config{Dir: dir})
 		program(t, s, "p")
 		sub := subscribe(t, s, "p", "content_updated")
 		publish(t, s, "p", "content_updated")

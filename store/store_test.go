@@ -39,8 +39,7 @@ func memoryDir(t testing.TB) string {
 
 func openDir(t testing.TB, dir string) *Store {
 	t.Helper()
-	s, err := Open(context.Background(), Config{Dir: dir, Dictionary: commonText()})
-	must(t, err)
+	s := opened(t, Config{Dir: dir, Dictionary: commonText()})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -188,8 +187,7 @@ func TestOneProcessPerDirectory(t *testing.T) {
 func TestOpenRefuses(t *testing.T) {
 	fill := func(t *testing.T) string {
 		dir := t.TempDir()
-		s, err := Open(context.Background(), Config{Dir: dir})
-		must(t, err)
+		s := opened(t, Config{Dir: dir})
 		program(t, s, "p")
 		subscribe(t, s, "p", "content_updated")
 		must(t, s.Close())
@@ -250,8 +248,7 @@ func TestOpenRefuses(t *testing.T) {
 
 func TestReopenKeepsEverything(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(context.Background(), Config{Dir: dir})
-	must(t, err)
+	s := opened(t, Config{Dir: dir})
 	program(t, s, "p")
 	sub := subscribe(t, s, "p", "content_updated")
 	events := publish(t, s, "p", "content_updated", "content_deleted", "content_updated")
@@ -293,9 +290,7 @@ func TestSecretsAreEncrypted(t *testing.T) {
 			t.Errorf("%s contains an unencrypted secret", filepath.Base(f))
 		}
 	}
-	if _, err := s.Subscriptions().Delete(context.Background(), "p", sub.ID); err != nil {
-		t.Fatal(err)
-	}
+	unsubscribe(t, s, "p", sub.ID)
 	var kept int
 	err = s.db.Readers().QueryRow("SELECT count(*) FROM subscriptions WHERE authorization_header IS NOT NULL OR " +
 		"length(signing_secret) > 0").Scan(&kept)

@@ -155,8 +155,7 @@ func pagesOf(t *testing.T, s *Store, programID, raw string, back bool) (ids []st
 // backlog. Search finds a subscription by a part of its name or URL, except the query, and by the
 // beginning of its ID.
 func TestSubscriptionOrder(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	ids := make(map[string]string)
 	add := func(name, url string, active bool) webhook.Subscription {
 		events := []string{"content_updated"}
@@ -219,8 +218,7 @@ func TestSubscriptionOrder(t *testing.T) {
 //
 //	go test ./store -run '^$' -bench SubscriptionOrders
 func BenchmarkSubscriptionOrders(b *testing.B) {
-	s := open(b)
-	program(b, s, "p")
+	s := openProgram(b)
 	subscribe(b, s, "p", "content_updated")
 	must(b, s.writer.do(func(tx *tx) error {
 		for _, query := range []string{
@@ -279,8 +277,7 @@ func checkAllSubscriptions(t *testing.T, s *Store, programID, raw string, want [
 }
 
 func TestAllSubscriptionsCursorOfAnotherList(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	for range 5 {
 		subscribe(t, s, "p", "content_updated")
 	}
@@ -309,15 +306,13 @@ func respondTo(t *testing.T, s *Store, c *Claim, status int) {
 		Number: c.Number, StartedAt: time.Now().UTC(), Duration: 7 * time.Millisecond,
 		ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone),
 	}
-	_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9})
-	must(t, err)
+	recordResult(t, s, c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{FailingAfter: 9})
 	time.Sleep(time.Second)
 }
 
 // An example is signed like an attempt: with each secret that signs.
 func TestSign(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub, first, err := s.Subscriptions().Create(t.Context(), "p", "u",
 		&webhook.SubscriptionFields{URL: new("https://hooks.example"), Events: &[]string{"content_updated"}}, 0)
 	must(t, err)
@@ -341,8 +336,7 @@ func TestSubscriptionView(t *testing.T) {
 			u.WaitingDeliveries != 1 || u.WaitingEvents != 0 || u.CreatedBy != "u" {
 			t.Errorf("new: got %+v", u)
 		}
-		ping, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
-		must(t, err)
+		ping := mustClaim(t, s, duePing(s, sub.ID))
 		respondTo(t, s, ping, 200)
 		if u := readView(t, s, sub.ID); u.Success.DeliveryID != ping.ID || !u.Success.Ping ||
 			u.Success.Attempt.ResponseStatus != 200 || u.LastSuccess.IsZero() {
@@ -353,8 +347,7 @@ func TestSubscriptionView(t *testing.T) {
 			_, err := s.queueOwn(t, &sub, webhook.NewID(), &example)
 			return err
 		}))
-		test, _, err := s.Queues().claimDue(t.Context(), duePing(s, sub.ID))
-		must(t, err)
+		test := mustClaim(t, s, duePing(s, sub.ID))
 		respondTo(t, s, test, 200)
 		if u := readView(t, s, sub.ID); u.Success.DeliveryID != test.ID || u.Success.Ping || !u.Success.Test {
 			t.Errorf("after a test event: got %+v", u)
@@ -385,8 +378,7 @@ func TestSubscriptionView(t *testing.T) {
 		if sum.Success != 1 || sum.Retryable != 1 || sum.Failed != 0 { // pings are not counted
 			t.Errorf("got statistics %+v", stats)
 		}
-		_, err = s.Subscriptions().Delete(t.Context(), "p", sub.ID)
-		must(t, err)
+		unsubscribe(t, s, "p", sub.ID)
 		if u = readView(t, s, sub.ID); u.DeletedAt.IsZero() || len(u.Recent) != 2 || u.WaitingDeliveries != 0 {
 			t.Errorf("deleted: got %+v", u)
 		}
@@ -409,8 +401,7 @@ func TestDegradedSubscriptions(t *testing.T) {
 		}{{failed, 503}, {fine, 204}, {paused, 503}} {
 			respondTo(t, s, form(t, s, queue(t, s, of.sub.ID), 1), of.status)
 		}
-		_, err := s.Subscriptions().Update(t.Context(), "p", paused.ID, &webhook.SubscriptionFields{Active: new(bool)})
-		must(t, err)
+		pause(t, s, paused.ID)
 		check := func(when string, degraded ...string) {
 			t.Helper()
 			checkAllSubscriptions(t, s, "p", "filter[status]=degraded", degraded)
@@ -472,9 +463,7 @@ func TestSubscriptionViewOfOldSecrets(t *testing.T) {
 
 // If the function passed to Ping fails, the ping is not stored either.
 func TestPingWithFailingWrite(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	refused := webhook.NewError(webhook.CodeConflict, "no")
 	if _, _, err := s.Subscriptions().Ping(t.Context(), "p", sub.ID, func(Write) error { return refused }); err != refused {
 		t.Fatalf("got %v, want %v", err, refused)

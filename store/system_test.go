@@ -3,8 +3,7 @@ package store
 import "testing"
 
 func TestSystem(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	publish(t, s, "p", "content_updated")
 	y, err := s.Figures().System(t.Context())
 	version, _ := SQLiteVersion()

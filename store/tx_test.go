@@ -48,8 +48,7 @@ func TestFailedWriteAloneInCommit(t *testing.T) {
 
 // When a commit fails, all its writes fail, and cached state is discarded.
 func TestFailedCommitFailsAllWrites(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	publish(t, s, "p", "content_updated")
 	called := false
 	err := s.writer.do(func(t *tx) error {
@@ -72,8 +71,7 @@ func TestFailedCommitFailsAllWrites(t *testing.T) {
 // Closed ranges without events are removed, and the number of the others is bounded.
 func TestInterestsAreBounded(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	sub := subscribe(t, s, "p", "content_updated", "content_deleted")
 	on, off := true, false
 	toggle := func() error {
@@ -104,8 +102,7 @@ func TestInterestsAreBounded(t *testing.T) {
 // A full store reports an error, loses nothing, and recovers when there is space.
 func TestFullStoreRecovers(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	limit := func(pages string) {
 		if _, err := s.db.Writer().Conn().ExecContext(ctx, "PRAGMA max_page_count = "+pages); err != nil {
 			t.Fatal(err)

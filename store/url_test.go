@@ -3,7 +3,6 @@ package store
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"service/webhook"
 )
@@ -28,20 +27,9 @@ func sentTo(t *testing.T, s *Store, programID, subscriptionID, id string) (urls 
 	return urls
 }
 
-// attempted records an attempt with a response status.
-func attempted(t *testing.T, s *Store, c *Claim, status int) Recorded {
-	t.Helper()
-	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-	r, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), webhook.HealthPolicy{})
-	must(t, err)
-	return r
-}
-
 // An attempt keeps the URL that it was sent to, even after the subscription's URL changes.
 func TestAttemptURL(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated", "content_updated")
 	const second, third = "https://second.example", "https://third.example"
 	before := form(t, s, queue(t, s, sub.ID), 1)
@@ -50,16 +38,14 @@ func TestAttemptURL(t *testing.T) {
 	back := form(t, s, queue(t, s, sub.ID), 1)
 	late := *before
 	setURL(t, s, "p", sub.ID, second)
-	attempted(t, s, retried, 503)
-	c, _, err := s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
-	must(t, err)
+	attempted(t, s, retried, 503, webhook.HealthPolicy{})
+	c := mustClaim(t, s, &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
 	setURL(t, s, "p", sub.ID, third)
-	attempted(t, s, c, 200)
+	attempted(t, s, c, 200, webhook.HealthPolicy{})
 	late.URLNumber = queue(t, s, sub.ID).URLNumber // as if the change was seen before the attempt was sent
-	attempted(t, s, &late, 200)
-	attempted(t, s, back, 503)
-	_, _, err = s.Queues().claimDue(t.Context(), &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
-	must(t, err)
+	attempted(t, s, &late, 200, webhook.HealthPolicy{})
+	attempted(t, s, back, 503, webhook.HealthPolicy{})
+	mustClaim(t, s, &Credit{Queue: queue(t, s, sub.ID), Kind: CreditDue, BeforeDue: true})
 	must(t, s.writer.do(func(t *tx) error { // the clock was set back before this claim
 		return t.Exec("UPDATE deliveries SET claimed_at = claimed_at - 3600000 WHERE num = ?", back.num)
 	}))
@@ -77,12 +63,10 @@ func TestAttemptURL(t *testing.T) {
 
 // Only the newest URLs are stored, so that URL changes store a bounded amount.
 func TestOldURLsBounded(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated")
 	c := form(t, s, queue(t, s, sub.ID), 1)
-	attempted(t, s, c, 200)
+	attempted(t, s, c, 200, webhook.HealthPolicy{})
 	for i := range maxOldURLs {
 		setURL(t, s, "p", sub.ID, fmt.Sprintf("https://partner.example/%d", i))
 	}
@@ -101,15 +85,13 @@ func TestOldURLsBounded(t *testing.T) {
 
 // Retention removes the URLs that no stored delivery can name.
 func TestOldURLsAge(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	other := subscribe(t, s, "p", "content_deleted")
 	publish(t, s, "p", "content_updated", "content_updated")
-	attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 200)
+	attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 200, webhook.HealthPolicy{})
 	setURL(t, s, "p", sub.ID, "https://second.example")
 	kept := form(t, s, queue(t, s, sub.ID), 1)
-	attempted(t, s, kept, 200)
+	attempted(t, s, kept, 200, webhook.HealthPolicy{})
 	setURL(t, s, "p", sub.ID, "https://third.example")
 	setURL(t, s, "p", other.ID, "https://fourth.example")
 	must(t, s.writer.do(func(t *tx) error {
@@ -130,9 +112,7 @@ func TestOldURLsAge(t *testing.T) {
 // The result of an attempt to an earlier URL neither adds to the failures of the current URL nor
 // ends them.
 func TestEarlierURLDoesNotCount(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	sub := subscribe(t, s, "p", "content_updated")
+	s, sub := openSubscribed(t)
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated", "content_updated")
 	const failures = "SELECT coalesce(sum(count + rejected), 0) FROM failures"
 	var earlier []*Claim
@@ -140,12 +120,12 @@ func TestEarlierURLDoesNotCount(t *testing.T) {
 		earlier = append(earlier, form(t, s, queue(t, s, sub.ID), 1))
 	}
 	setURL(t, s, "p", sub.ID, "https://second.example")
-	attempted(t, s, earlier[0], 500)
-	attempted(t, s, earlier[1], 401)
+	attempted(t, s, earlier[0], 500, webhook.HealthPolicy{})
+	attempted(t, s, earlier[1], 401, webhook.HealthPolicy{})
 	wantNumber(t, "failures after those of the earlier URL", count(t, s, failures), 0)
-	attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 500)
+	attempted(t, s, form(t, s, queue(t, s, sub.ID), 1), 500, webhook.HealthPolicy{})
 	wantNumber(t, "failures after one of the current URL", count(t, s, failures), 1)
-	attempted(t, s, earlier[2], 200)
+	attempted(t, s, earlier[2], 200, webhook.HealthPolicy{})
 	wantNumber(t, "failures after a success of the earlier URL", count(t, s, failures), 1)
 	if d, err := s.Deliveries().Get(t.Context(), "p", sub.ID, earlier[2].ID); err != nil || d.Status != webhook.StatusSuccess {
 		t.Errorf("got %s (%v), want success", d.Status, err)

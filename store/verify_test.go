@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -23,20 +22,12 @@ func TestVerifiedReplica(t *testing.T) {
 	}
 	open := func(target string, every time.Duration) (_ *Store, end func()) {
 		t.Helper()
-		s, err := Open(t.Context(), Config{Dir: dir, Replica: parse(target), VerifyReplica: every})
-		must(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- s.Replica().Run(ctx) }()
+		s := opened(t, Config{Dir: dir, Replica: parse(target), VerifyReplica: every})
+		stop := background(t, s.Replica().Run)
 		return s, func() {
 			t.Helper()
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			stop()
+			must(t, s.Close())
 		}
 	}
 	s, end := open(target, 10*time.Millisecond)

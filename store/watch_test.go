@@ -9,8 +9,7 @@ import (
 // A watcher that begins while a write changes a delivery is notified: it may have read the delivery
 // before the commit.
 func TestWatchDuringWrite(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := openProgram(t)
 	var late *watch.Watcher
 	must(t, s.writer.do(func(t *tx) error {
 		for num := range int64(watch.MaxChanged + 1) {

@@ -31,14 +31,7 @@ func TestMissingCommits(t *testing.T) {
 	log := filepath.Join(dir, datadir.Database+"-wal")
 	must(t, os.Rename(log, log+".moved"))
 	before := contents(t, dir)
-	open := func() error {
-		s, err := Open(t.Context(), Config{Dir: dir})
-		if err == nil {
-			err = s.Close()
-		}
-		return err
-	}
-	if err := open(); !errors.Is(err, commits.ErrMissing) || !strings.Contains(err.Error(), "has 0 of ") {
+	if err := openError(t, Config{Dir: dir}); !errors.Is(err, commits.ErrMissing) || !strings.Contains(err.Error(), "has 0 of ") {
 		t.Errorf("without the WAL: got %v, want %v", err, commits.ErrMissing)
 	}
 	found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute)
@@ -56,11 +49,11 @@ func TestMissingCommits(t *testing.T) {
 		t.Errorf("the refused Open changed files: %s", diff)
 	}
 	must(t, os.Rename(log+".moved", log))
-	must(t, open())
+	must(t, openError(t, Config{Dir: dir}))
 
 	dir = killed(t, 5)
 	must(t, errors.Join(os.Remove(filepath.Join(dir, datadir.Database+"-wal")), os.Remove(filepath.Join(dir, datadir.Commits))))
-	must(t, open())
+	must(t, openError(t, Config{Dir: dir}))
 }
 
 // A database that was removed while its WAL and commit count stayed is not replaced by an empty
@@ -70,10 +63,7 @@ func TestOrphanedWAL(t *testing.T) {
 	path := filepath.Join(dir, datadir.Database)
 	must(t, os.Rename(path, path+".moved"))
 	before := contents(t, dir)
-	s, err := Open(t.Context(), Config{Dir: dir})
-	if err == nil {
-		s.Close()
-	}
+	err := openError(t, Config{Dir: dir})
 	if !errors.Is(err, commits.ErrMissing) || !strings.Contains(err.Error(), path+"-wal") {
 		t.Errorf("got %v, want %v and the name of the WAL", err, commits.ErrMissing)
 	}
@@ -88,8 +78,7 @@ func TestOrphanedWAL(t *testing.T) {
 		t.Errorf("Examine does not report the WAL without a database: %+v", found)
 	}
 	must(t, os.Rename(path+".moved", path))
-	s = opened(t, Config{Dir: dir})
-	must(t, s.Close())
+	must(t, openError(t, Config{Dir: dir}))
 }
 
 // The files after a kill, a power loss or a shutdown never count as a loss.
@@ -165,27 +154,22 @@ func TestCommitsAfterRestore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := opened(t, Config{Dir: dir})
 	program(t, s, "p")
-	snapshot, err := s.Snapshot(t.Context(), 1)
-	must(t, err)
-	kept := filepath.Join(t.TempDir(), "kept") // outside of the data directory, where the next start removes unfinished files
-	must(t, os.Rename(snapshot.Path, kept))
+	backup := backUp(t, s)
 	for range 9 {
 		publish(t, s, "p", "content_updated")
 	}
 	must(t, s.Close())
 	r, err := datadir.Restore(dir, true)
 	must(t, err)
-	must(t, os.Rename(kept, filepath.Join(r.Dir(), datadir.Database)))
+	must(t, os.Rename(backup, filepath.Join(r.Dir(), datadir.Database)))
 	aside, err := r.Commit()
 	must(t, errors.Join(err, r.Close()))
-	s = opened(t, Config{Dir: dir})
-	must(t, s.Close())
+	must(t, openError(t, Config{Dir: dir}))
 	if counted(t, aside) <= counted(t, dir) {
 		t.Errorf("%d commits set aside, %d restored", counted(t, aside), counted(t, dir))
 	}
 	// Without a database the count is ignored.
 	must(t, os.WriteFile(filepath.Join(dir, datadir.Commits), commits.Record(nil, 1000), 0o600))
 	must(t, errors.Join(os.Remove(filepath.Join(dir, datadir.Database)), os.Remove(filepath.Join(dir, "secret.key"))))
-	s = opened(t, Config{Dir: dir})
-	must(t, s.Close())
+	must(t, openError(t, Config{Dir: dir}))
 }

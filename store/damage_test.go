@@ -108,10 +108,7 @@ func TestOpenRefusesDamagedFiles(t *testing.T) {
 			database := filepath.Join(dir, datadir.Database)
 			c.spoil(t, database, database+"-wal")
 			before := contents(t, dir)
-			s, err := Open(context.Background(), Config{Dir: dir})
-			if err == nil {
-				s.Close()
-			}
+			err := openError(t, Config{Dir: dir})
 			if !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "restore") {
 				t.Errorf("got %v, want ErrDamaged with %q and what to do", err, c.want)
 			}
@@ -149,13 +146,7 @@ func TestDamagedDatabaseKeepsWAL(t *testing.T) {
 			harness.Copy(t, s.Dir(), dir)
 			c.spoil(t, filepath.Join(dir, datadir.Database))
 			before := contents(t, dir)
-			again, err := Open(context.Background(), Config{Dir: dir})
-			if err == nil {
-				again.Close()
-			}
-			if !errors.Is(err, ErrDamaged) {
-				t.Errorf("got %v, want ErrDamaged", err)
-			}
+			wantError(t, "Open", openError(t, Config{Dir: dir}), ErrDamaged)
 			if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
 				t.Error("the refused files were changed")
 			}
@@ -214,9 +205,7 @@ func checkNoticed(t *testing.T, notice func(t *testing.T, s *Store) error) {
 	if err := s.Check(t.Context()); err == nil {
 		t.Error("Check afterwards: got nil, want an error")
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Close())
 	if diff := cmp.Diff(before, contents(t, s.Dir())); diff != "" {
 		t.Error("the damaged files were changed")
 	}

@@ -62,7 +62,7 @@ func TestDeliveryView(t *testing.T) {
 		t.Errorf("without an event: got %q, %v", d.EventJSON, err)
 	}
 	_, err = s.Deliveries().View(t.Context(), webhook.NewID())
-	wantMistake(t, err, webhook.CodeNotFound)
+	wantCode(t, err, webhook.CodeNotFound)
 	if strings.Contains(err.Error(), "sql") {
 		t.Errorf("the error exposes SQL: %v", err)
 	}

@@ -16,15 +16,6 @@ func mustWrite(t *testing.T, s *Store, do func(w Write) error) {
 	must(t, s.Write(t.Context(), do))
 }
 
-// wantMistake checks that err is a *webhook.Error with a code.
-func wantMistake(t *testing.T, err error, want webhook.Code) {
-	t.Helper()
-	var got *webhook.Error
-	if !errors.As(err, &got) || got.Code != want {
-		t.Errorf("got %v, want an error with code %s", err, want)
-	}
-}
-
 // wantNumber compares a number of things.
 func wantNumber[N int | int64](t testing.TB, what string, got, want N) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -48,13 +49,8 @@ func TestHoldAfterRestore(t *testing.T) {
 	must(t, s.Close())
 
 	dir = empty()
-	restore, err := datadir.Restore(dir, true)
+	_, _, err = restoreInto(dir, fileReplica(t, dir, target), time.Time{}, true)
 	must(t, err)
-	_, err = restore.FromReplica(t.Context(), fileReplica(t, dir, target), time.Time{})
-	must(t, err)
-	_, err = restore.Commit()
-	must(t, err)
-	must(t, restore.Close())
 	for range 2 { // the pause outlasts a restart
 		if s, held = begun(t, Config{Dir: dir}); !held {
 			t.Fatal("service restore: deliveries are not paused")
@@ -72,7 +68,7 @@ func TestHoldAfterRestore(t *testing.T) {
 	must(t, s.Close())
 	// A restore that sends at once ends the pause.
 	other := empty()
-	restore, err = datadir.Restore(other, true)
+	restore, err := datadir.Restore(other, true)
 	must(t, err)
 	restore.SendAtOnce = true
 	_, err = restore.FromReplica(t.Context(), fileReplica(t, other, paused), time.Time{})
@@ -92,24 +88,35 @@ func TestHoldAfterRestore(t *testing.T) {
 	}
 }
 
+// backUp returns a copy of the database outside of the data directory, where the next start removes unfinished files.
+func backUp(t *testing.T, s *Store) (path string) {
+	t.Helper()
+	snapshot, err := s.Snapshot(t.Context(), 1)
+	must(t, err)
+	path = filepath.Join(t.TempDir(), "kept")
+	must(t, os.Rename(snapshot.Path, path))
+	return path
+}
+
+// restoreBackup replaces the database of a data directory.
+func restoreBackup(t *testing.T, dir, backup string) {
+	t.Helper()
+	r, err := datadir.Restore(dir, true)
+	must(t, err)
+	must(t, os.Rename(backup, filepath.Join(r.Dir(), datadir.Database)))
+	must(t, r.MarkBackup(t.Context(), "the backup", time.Now()))
+	_, err = r.Commit()
+	must(t, errors.Join(err, r.Close()))
+}
+
 // A restored backup is paused. It counts as the newest data until the first write under a lease,
 // even if the pause lasts longer.
 func TestRestoredIsNewest(t *testing.T) {
 	from := filepath.Join(t.TempDir(), "data")
 	s := opened(t, Config{Dir: from})
-	snapshot, err := s.Snapshot(t.Context(), 1)
-	must(t, err)
-	kept := filepath.Join(t.TempDir(), "kept")
-	must(t, os.Rename(snapshot.Path, kept))
+	backup := backUp(t, s)
 	must(t, s.Close())
-
-	r, err := datadir.Restore(from, true)
-	must(t, err)
-	must(t, os.Rename(kept, filepath.Join(r.Dir(), datadir.Database)))
-	must(t, r.MarkBackup(t.Context(), "the backup", time.Now()))
-	_, err = r.Commit()
-	must(t, err)
-	must(t, r.Close())
+	restoreBackup(t, from, backup)
 	if known, err := datadir.KnownLease(t.Context(), from); err != nil || known != math.MaxInt64 {
 		t.Errorf("KnownLease of restored data: got %d, %v", known, err)
 	}

@@ -31,14 +31,6 @@ func newTokenID(t *testing.T, s *Store) string {
 	return token.ID
 }
 
-func wantConflict(t *testing.T, err error) {
-	t.Helper()
-	var e *webhook.Error
-	if !errors.As(err, &e) || e.Code != webhook.CodeConflict {
-		t.Errorf("got %v, want a conflict", err)
-	}
-}
-
 func TestStoredResponses(t *testing.T) {
 	s := open(t)
 	ctx := t.Context()
@@ -52,7 +44,7 @@ func TestStoredResponses(t *testing.T) {
 		t.Errorf("got %+v (%v)", a, err)
 	}
 	_, err = s.StoredResponse(ctx, newKey(one, "k", "another request"))
-	wantConflict(t, err)
+	wantCode(t, err, webhook.CodeConflict)
 	for _, k := range []*webhook.IdempotencyKey{newKey(other, "k", "request"), newKey(one, "K", "request")} {
 		if a, err := s.StoredResponse(ctx, k); a != nil || err != nil {
 			t.Errorf("%+v: got %+v (%v)", k, a, err)

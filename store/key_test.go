@@ -625,10 +625,7 @@ func TestKeyFile(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "key")
 			must(t, c.make(path))
-			s, err := Open(t.Context(), Config{Dir: t.TempDir(), SecretKeyFile: path})
-			if err == nil {
-				s.Close()
-			}
+			err := openError(t, Config{Dir: t.TempDir(), SecretKeyFile: path})
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("got %v, want nil", err)
@@ -652,10 +649,7 @@ func TestKeyFileInDataDirectory(t *testing.T) {
 		filepath.Join(dir, "key"), filepath.Join(dir, "keys", "key"), filepath.Join(dir, "service.db"),
 		filepath.Join(elsewhere, "keys", "key"),
 	} {
-		s, err := Open(t.Context(), Config{Dir: dir, SecretKeyFile: name})
-		if err == nil {
-			s.Close()
-		}
+		err := openError(t, Config{Dir: dir, SecretKeyFile: name})
 		if !errors.Is(err, ErrKey) || !strings.Contains(err.Error(), "is in the data directory") {
 			t.Errorf("%s: got %v, want an error", name, err)
 		}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"service/store/datadir"
 	"service/store/schema"
 	"service/store/sqlite"
 	"service/webhook"
@@ -119,21 +117,12 @@ func TestPullAfterRestore(t *testing.T) {
 	sub := subscribe(t, s, "p", "content_updated")
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 	_, early, _ := pull(t, s, &sub, "p", "page[size]=1", "")
-	snapshot, err := s.Snapshot(t.Context(), 1)
-	must(t, err)
-	kept := filepath.Join(t.TempDir(), "kept")
-	must(t, os.Rename(snapshot.Path, kept))
+	backup := backUp(t, s)
 	publish(t, s, "p", "content_updated", "content_updated")
 	_, late, _ := pull(t, s, &sub, "p", "", "")
 	must(t, s.Close())
 
-	r, err := datadir.Restore(dir, true)
-	must(t, err)
-	must(t, os.Rename(kept, filepath.Join(r.Dir(), datadir.Database)))
-	must(t, r.MarkBackup(t.Context(), "the backup", time.Now()))
-	_, err = r.Commit()
-	must(t, err)
-	must(t, r.Close())
+	restoreBackup(t, dir, backup)
 	s = openDir(t, dir)
 	publish(t, s, "p", "content_updated", "content_updated", "content_updated")
 	got, end, _ := pull(t, s, &sub, "p", "", late)

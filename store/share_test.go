@@ -47,7 +47,7 @@ func TestShares(t *testing.T) {
 			_, _, err := w.Deliveries().Share(wrong[0], wrong[1], webhook.AuditEntry{})
 			return err
 		})
-		wantMistake(t, err, webhook.CodeNotFound)
+		wantCode(t, err, webhook.CodeNotFound)
 	}
 	before, err := s.Deliveries().Shares().List(t.Context(), id)
 	must(t, err)
@@ -61,7 +61,7 @@ func TestShares(t *testing.T) {
 	for _, guess := range []string{"", code[1:], code + "A", id, first.ID} {
 		wantShared(t, s, guess, false)
 	}
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantCode(t, s.Write(t.Context(), func(w Write) error {
 		return w.Shares().Revoke(aDelivery(t, s, "two"), first.ID, webhook.AuditEntry{})
 	}), webhook.CodeNotFound)
 	mustWrite(t, s, func(w Write) error {
@@ -96,7 +96,7 @@ func TestShares(t *testing.T) {
 	must(t, err)
 	unsubscribe(t, s, "one", d.SubscriptionID)
 	wantShared(t, s, code, false)
-	wantMistake(t, s.Write(t.Context(), func(w Write) error {
+	wantCode(t, s.Write(t.Context(), func(w Write) error {
 		_, _, err := w.Deliveries().Share("one", id, webhook.AuditEntry{})
 		return err
 	}), webhook.CodeConflict)

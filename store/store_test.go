@@ -128,6 +128,7 @@ func form(t testing.TB, s *Store, l *Queue, count int) *Claim {
 	return c
 }
 
+// wantCode checks that err is a *webhook.Error with a code.
 func wantCode(t *testing.T, err error, code webhook.Code) {
 	t.Helper()
 	var e *webhook.Error

@@ -26,9 +26,7 @@ func follow(t *testing.T, s *datadir.Standby) (stop func()) {
 	go func() { done <- s.Follow(ctx) }()
 	return func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		must(t, <-done)
 	}
 }
 
@@ -285,12 +283,7 @@ func TestSetAsideRefuses(t *testing.T) {
 	must(t, second.close())
 	refuse(dir, other, replica.ErrForeign)
 	restored := t.TempDir()
-	r, err := datadir.Restore(restored, false)
+	_, _, err := restoreInto(restored, fileReplica(t, restored, target), time.Time{}, false)
 	must(t, err)
-	_, err = r.FromReplica(t.Context(), fileReplica(t, restored, target), time.Time{})
-	must(t, err)
-	_, err = r.Commit()
-	must(t, err)
-	must(t, r.Close())
 	refuse(restored, target, datadir.ErrRestored)
 }

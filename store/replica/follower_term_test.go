@@ -2,7 +2,6 @@ package replica
 
 import (
 	"bytes"
-	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -19,33 +18,22 @@ func TestFollowerCutOff(t *testing.T) {
 	first := openReplicated(t, one, cfg)
 	first.random(20)
 	first.settle()
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t)})
-	followUntil := func(what string, ok func() bool) {
-		t.Helper()
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		done := make(chan error, 1)
-		go func() { done <- f.Follow(ctx) }()
-		first.await(what, func(Status) bool { return ok() })
-		cancel()
-		must(t, <-done)
-	}
+	f := newFollowed(t, cfg)
 	at := func() uint64 {
 		tx, _ := litestream.ReadTXIDFile(f.cfg.Path)
 		return uint64(tx)
 	}
-	followUntil("followed", func() bool { return f.State().Following })
 	origin := restoreTo(t, fileConfig(t, two, target), two)
 	first.write("UPDATE data SET value = randomblob(10000) WHERE id = 1")
 	first.settle()
-	followUntil("copied", func() bool { return at() > uint64(origin.at) })
+	followUntil(t, f, "the change to be copied", func() bool { return at() > uint64(origin.at) })
 	must(t, litestream.WriteTXIDFile(f.cfg.Path, origin.at))
 	second := openReplicated(t, two, fileConfig(t, two, target))
 	second.random(1)
 	second.settle()
 	pos, err := second.current().db.Pos()
 	must(t, err)
-	followUntil("following the second term", func() bool {
+	followUntil(t, f, "the second term to be followed", func() bool {
 		last, err := readRecord(f.cfg.Path)
 		return err == nil && last.Term == 2 && at() >= uint64(pos.TXID)
 	})

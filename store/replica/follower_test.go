@@ -58,15 +58,8 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	r.insert(1)
 	r.await("up to date", upToDate)
 	s := r.current()
-	path := filepath.Join(t.TempDir(), "copy.db")
-	f := NewFollower(FollowerConfig{Replica: cfg, Path: path, Logger: testLogger(t)})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.Follow(ctx) }()
-	harness.WaitFor(t, "the replica to be followed", func() bool { return f.State().Following })
-	cancel()
-	must(t, <-done)
-	at, err := litestream.ReadTXIDFile(path)
+	f := newFollowed(t, cfg)
+	at, err := litestream.ReadTXIDFile(f.cfg.Path)
 	must(t, err)
 	r.insert(1)
 	r.awaitSent(s)
@@ -85,5 +78,5 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	if _, _, err := f.CatchUp(t.Context()); err != nil {
 		t.Fatalf("CatchUp: got %v, want no error", err)
 	}
-	wantNumber(t, "rows", countRows(t, path), 2)
+	wantNumber(t, "rows", countRows(t, f.cfg.Path), 2)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/benbjohnson/litestream"
 	"github.com/superfly/ltx"
+	"service/test/harness"
 )
 
 // newCopied returns a replica, a stopped follower with a copy of it, and the position of the
@@ -24,24 +25,30 @@ func newCopied(t *testing.T) (r *replicated, cfg *Config, f *Follower, at ltx.TX
 	r = openReplicated(t, dir, cfg)
 	r.random(3)
 	r.settle()
-	f = newFollowed(t, r, cfg)
+	f = newFollowed(t, cfg)
 	at, err := litestream.ReadTXIDFile(f.cfg.Path)
 	must(t, err)
 	return r, cfg, f, at
 }
 
 // newFollowed returns a stopped follower whose copy is up to date.
-func newFollowed(t testing.TB, r *replicated, cfg *Config) *Follower {
+func newFollowed(t testing.TB, cfg *Config) *Follower {
 	t.Helper()
 	f := NewFollower(FollowerConfig{Replica: cfg, Path: filepath.Join(t.TempDir(), "copy.db"), Logger: testLogger(t)})
+	followUntil(t, f, "the replica to be followed", func() bool { return f.State().Following })
+	return f
+}
+
+// followUntil runs a follower until a condition holds.
+func followUntil(t testing.TB, f *Follower, what string, condition func() bool) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- f.Follow(ctx) }()
-	r.await("followed", func(Status) bool { return f.State().Following })
+	harness.WaitFor(t, what, condition)
 	cancel()
 	must(t, <-done)
-	return f
 }
 
 // backlog uploads n transactions with one row each, as separate objects.
@@ -158,7 +165,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		r := openReplicated(b, dir, cfg)
 		r.insert(1)
 		r.settle()
-		f := newFollowed(b, r, cfg)
+		f := newFollowed(b, cfg)
 		backlog(r, 500, 1000)
 		must(b, r.close())
 		b.StartTimer()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -17,7 +16,6 @@ import (
 	"service/store/datadir"
 	"service/store/keyring"
 	"service/store/replica"
-	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -151,30 +149,6 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// program creates a program with a token.
-func program(t testing.TB, s *store.Store, id string) {
-	t.Helper()
-	_, _, err := storetest.CreateToken(t.Context(), s, webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
-	must(t, err)
-}
-
-func subscribe(t testing.TB, s *store.Store, programID string, names ...string) webhook.Subscription {
-	t.Helper()
-	url := "https://partner.example/hook"
-	sub, _, err := storetest.CreateSubscription(t.Context(), s, programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names})
-	must(t, err)
-	return sub
-}
-
-// event returns an event with a new ID.
-func event(name string) webhook.Event {
-	id := webhook.NewID()
-	return webhook.Event{
-		ID: id, Name: name, Version: "1", ReceivedAt: time.Now(), TimestampGiven: true,
-		JSON: fmt.Appendf(nil, `{"id":%q,"timestamp":"2026-01-02T03:04:05.000Z","name":%q,"version":"1","content_id":7}`, id, name),
 	}
 }
 

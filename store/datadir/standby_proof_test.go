@@ -9,6 +9,7 @@ import (
 
 	"service/store/datadir"
 	"service/store/replica"
+	"service/store/storetest"
 	"service/test/harness"
 )
 
@@ -18,7 +19,7 @@ func TestStandbyCheckIntact(t *testing.T) {
 	dir, warm := t.TempDir(), t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
 	primary := openReplicated(t, dir, fileReplica(t, dir, target))
-	program(t, primary.Store, "p")
+	storetest.Program(t, primary.Store, "p")
 	files := datadir.LocalFiles{EventTypes: map[string]string{"order_created.json": "1"}, CA: "2"}
 	must(t, primary.SetLocalFiles(t.Context(), files))
 	primary.await("up to date", upToDate)

@@ -52,12 +52,12 @@ func TestStandby(t *testing.T) {
 	dir, warm := t.TempDir(), t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
 	primary := openReplicated(t, dir, fileReplica(t, dir, target))
-	program(t, primary.Store, "p")
-	sub := subscribe(t, primary.Store, "p", "content_updated")
+	storetest.Program(t, primary.Store, "p")
+	sub := storetest.Subscribe(t, primary.Store, "p", "content_updated")
 	publish := func(n int) {
 		t.Helper()
 		for range n {
-			if _, err := primary.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
+			if _, err := primary.Events().Publish(t.Context(), "p", []webhook.Event{storetest.Event("content_updated")}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -112,7 +112,7 @@ func TestStandby(t *testing.T) {
 	if known, err := s.Replica().Generation(t.Context()); err != nil || known != 0 {
 		t.Errorf("generation after promotion: got %d, %v, want 0", known, err)
 	}
-	if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")}); err != nil {
+	if _, err := s.Events().Publish(t.Context(), "p", []webhook.Event{storetest.Event("content_updated")}); err != nil {
 		t.Error(err)
 	}
 	s.await("up to date", upToDate)
@@ -198,10 +198,10 @@ func TestSetAside(t *testing.T) {
 				must(t, s.Replica().Fence(1, store.Lease{Valid: func() bool { return true }, Context: t.Context}))
 			}
 			primary := openReplicated(t, dir, fileReplica(t, dir, target), leased)
-			program(t, primary.Store, "p")
+			storetest.Program(t, primary.Store, "p")
 			publish := func(s *store.Store) {
 				t.Helper()
-				_, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
+				_, err := s.Events().Publish(t.Context(), "p", []webhook.Event{storetest.Event("content_updated")})
 				must(t, err)
 			}
 			publish(primary.Store)
@@ -263,7 +263,7 @@ func TestSetAsideRefuses(t *testing.T) {
 	dir := t.TempDir()
 	target := filepath.Join(t.TempDir(), "replica")
 	primary := openReplicated(t, dir, fileReplica(t, dir, target))
-	program(t, primary.Store, "p")
+	storetest.Program(t, primary.Store, "p")
 	must(t, primary.Replica().Fence(1, store.Lease{Valid: func() bool { return true }, Context: t.Context}))
 	primary.await("up to date", upToDate)
 	must(t, primary.close())

@@ -11,6 +11,7 @@ import (
 
 	"service/store"
 	"service/store/people"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -66,17 +67,8 @@ func good(t *testing.T, s *store.Store, secret string) bool {
 	return ok
 }
 
-// wantMistake checks that err is a *webhook.Error with a code.
-func wantMistake(t *testing.T, err error, want webhook.Code) {
-	t.Helper()
-	var got *webhook.Error
-	if !errors.As(err, &got) || got.Code != want {
-		t.Errorf("got %v, want an error with code %s", err, want)
-	}
-}
-
 func TestAdmins(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	exist, err := s.Admins().Exist(t.Context())
 	if err != nil || exist {
 		t.Fatalf("at first: got %v, %v", exist, err)
@@ -89,11 +81,11 @@ func TestAdmins(t *testing.T) {
 	for email, want := range map[string]webhook.Code{
 		"ana@example.com": webhook.CodeConflict, "Cy@example.com": webhook.CodeInvalid, "cy": webhook.CodeInvalid, "": webhook.CodeInvalid,
 	} {
-		wantMistake(t, try(t, s, func(w store.Write) (any, error) {
+		storetest.WantCode(t, try(t, s, func(w store.Write) (any, error) {
 			return w.Admins().Create(email, webhook.RoleOwner, hashOf("abc"))
 		}), want)
 	}
-	wantMistake(t, try(t, s, func(w store.Write) (any, error) {
+	storetest.WantCode(t, try(t, s, func(w store.Write) (any, error) {
 		return w.Admins().CreateFirst("cy@example.com", hashOf("abc"))
 	}), webhook.CodeConflict)
 	if err := try(t, s, func(w store.Write) (any, error) {
@@ -110,7 +102,7 @@ func TestAdmins(t *testing.T) {
 		t.Errorf("got %+v, %v; want %+v", got, err, bo)
 	}
 	_, _, err = s.Admins().ByEmail(t.Context(), "cy@example.com")
-	wantMistake(t, err, webhook.CodeNotFound)
+	storetest.WantCode(t, err, webhook.CodeNotFound)
 
 	_, kept := createSession(t, s, bo, "")
 	_, first := createSession(t, s, ana, "")
@@ -125,7 +117,7 @@ func TestAdmins(t *testing.T) {
 			good(t, s, secret), good(t, s, kept))
 	}
 	// A sign-in fails if the password was replaced after it was checked.
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
+	storetest.WantCode(t, s.Write(t.Context(), func(w store.Write) error {
 		_, _, err := w.Sessions().Create(ana.ID, hashOf("abc"), "", "", "")
 		return err
 	}), webhook.CodeNotFound)
@@ -138,11 +130,11 @@ func TestAdmins(t *testing.T) {
 	if good(t, s, secret) {
 		t.Error("a removed admin is still signed in")
 	}
-	wantMistake(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(ana.Email) }), webhook.CodeNotFound)
+	storetest.WantCode(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(ana.Email) }), webhook.CodeNotFound)
 }
 
 func TestSessions(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	session, secret := createSession(t, s, ana, "")
 	got, ok, err := s.Sessions().Get(t.Context(), secret)
@@ -165,7 +157,7 @@ func TestSessions(t *testing.T) {
 	}
 	third, thirdSecret := createSession(t, s, ana, "")
 	// An admin cannot revoke another admin's session.
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error { return w.Sessions().Revoke(bo.ID, third.ID) }), webhook.CodeNotFound)
+	storetest.WantCode(t, s.Write(t.Context(), func(w store.Write) error { return w.Sessions().Revoke(bo.ID, third.ID) }), webhook.CodeNotFound)
 	if !good(t, s, thirdSecret) {
 		t.Error("another admin revoked the session")
 	}
@@ -207,7 +199,7 @@ func TestSessionsAreBounded(t *testing.T) {
 // last seen, even across a restart.
 func TestSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := memoryDir(t)
+		dir := storetest.MemoryDir(t)
 		s := mustOpen(t, dir)
 		ana := createAdmin(t, s, "ana@example.com")
 		_, idle := createSession(t, s, ana, "")
@@ -253,7 +245,7 @@ func TestSessionsEnd(t *testing.T) {
 // TestSeenIsWrittenOnceAMinute checks that not every request writes.
 func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := mustOpen(t, memoryDir(t))
+		s := mustOpen(t, storetest.MemoryDir(t))
 		defer s.Close()
 		_, secret := createSession(t, s, createAdmin(t, s, "ana@example.com"), "")
 		written := func() (ms int64) {
@@ -273,7 +265,7 @@ func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	dir := memoryDir(t)
+	dir := storetest.MemoryDir(t)
 	s := mustOpen(t, dir)
 	mark := s.Sessions().NewDevice("ana")
 	name, ok := s.Sessions().Device("ana", mark)
@@ -313,7 +305,7 @@ func mustOpen(t *testing.T, dir string) *store.Store {
 func openAt(t *testing.T) (*store.Store, *time.Time) {
 	t.Helper()
 	now := time.Now()
-	s, err := store.Open(t.Context(), store.Config{Dir: memoryDir(t), Now: func() time.Time { return now }})
+	s, err := store.Open(t.Context(), store.Config{Dir: storetest.MemoryDir(t), Now: func() time.Time { return now }})
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, &now
@@ -391,13 +383,13 @@ func TestAudit(t *testing.T) {
 	}
 	q, _ := webhook.AuditList.Parse(map[string][]string{"page[cursor]": {next}, "filter[admin]": {"terminal"}})
 	_, _, err := s.Audit().Page(t.Context(), &q)
-	wantMistake(t, err, webhook.CodeInvalid)
+	storetest.WantCode(t, err, webhook.CodeInvalid)
 }
 
 // TestAuditIsAtomic checks that a failed write leaves no audit entry, and that an action which
 // cannot be recorded is not performed.
 func TestAuditIsAtomic(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	rollback := errors.New("roll back")
 	err := s.Write(t.Context(), func(w store.Write) error {
 		if err := w.Audit(webhook.AuditEntry{Admin: "a", Action: webhook.ActionEventPublish}); err != nil {

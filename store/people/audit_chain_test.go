@@ -10,6 +10,7 @@ import (
 	"service/store"
 	"service/store/people"
 	"service/store/sqlite"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -75,7 +76,7 @@ func unchecked(change func(*sqlite.Tx) error) func(*sqlite.Tx) error {
 }
 
 func TestAuditChain(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	if got := verifyAudit(t, s); got.Entries != 0 {
 		t.Errorf("an empty log: got %+v", got)
 	}
@@ -84,7 +85,7 @@ func TestAuditChain(t *testing.T) {
 	if got.Entries != 6 || got.First != 1 || got.Last != 6 || got.Erased != 2 || got.Anchor != (webhook.AuditHash{}) {
 		t.Errorf("got %+v", got)
 	}
-	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "sort=at"))
+	entries, _, err := s.Audit().Page(t.Context(), storetest.Query(t, webhook.AuditList, "sort=at"))
 	must(t, err)
 	ana, err := admin(t, s, "ana@example.com")
 	must(t, err)
@@ -105,7 +106,7 @@ func TestAuditChain(t *testing.T) {
 	if _, err := findAudit(t, s, webhook.AuditHash{1}); err == nil {
 		t.Error("a hash that no entry has was found")
 	}
-	byToken, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "filter[token_id]=t1"))
+	byToken, _, err := s.Audit().Page(t.Context(), storetest.Query(t, webhook.AuditList, "filter[token_id]=t1"))
 	if must(t, err); len(byToken) != 2 || byToken[0].Num != 6 || byToken[1].Num != 2 || byToken[1].TokenID() != "t1" {
 		t.Errorf("of the token: got %+v", byToken)
 	}
@@ -252,7 +253,7 @@ func (a *auditTamper) everyEntry(pruned, last int64) {
 // TestAuditTampering checks that a change of one byte in any column of any entry is found, and
 // that the first entry that does not match is named.
 func TestAuditTampering(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	fillAudit(t, s)
 	tamper := auditTamper{t: t, s: s}
 	try := tamper.try
@@ -297,8 +298,8 @@ func TestPrunedAuditTampering(t *testing.T) {
 // TestAuditWithoutNewestHash checks that a hash that is missing stays a fault, which neither a
 // later entry nor [store.Open] repairs, and that changes are still recorded.
 func TestAuditWithoutNewestHash(t *testing.T) {
-	dir := memoryDir(t)
-	s := openDir(t, dir)
+	dir := storetest.MemoryDir(t)
+	s := storetest.OpenDir(t, dir)
 	fillAudit(t, s)
 	changeAudit(t, s, "UPDATE audit SET detail = 'other', hash = x'' WHERE num >= 3")
 	want := func(when string) {
@@ -311,11 +312,11 @@ func TestAuditWithoutNewestHash(t *testing.T) {
 	}
 	want("at once")
 	must(t, s.Close())
-	s = openDir(t, dir)
+	s = storetest.OpenDir(t, dir)
 	want("after Open")
 	recordKey(t, s)
 	must(t, s.Close())
-	s = openDir(t, dir)
+	s = storetest.OpenDir(t, dir)
 	want("after another entry")
 }
 
@@ -330,7 +331,7 @@ func recordKey(t *testing.T, s *store.Store) {
 // TestAuditOfConcurrentWrites checks that entries of one commit, even next to failed writes, are
 // hashed in their order.
 func TestAuditOfConcurrentWrites(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	rollback := errors.New("roll back")
 	var all sync.WaitGroup
 	for i := range 8 {

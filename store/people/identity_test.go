@@ -7,12 +7,13 @@ import (
 
 	"service/store"
 	"service/store/people"
+	"service/store/storetest"
 	"service/webhook"
 )
 
 // TestAdmitIdentity walks one admin through everything that a provider may report later.
 func TestAdmitIdentity(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	hash := webhook.NoPassword()
 	var owner webhook.Admin
 	write := func(do func(store.Write) error) error { return s.Write(t.Context(), do) }
@@ -119,7 +120,7 @@ func checkRefusedIdentity(t *testing.T, s *store.Store, identity webhook.Identit
 // A higher role from the provider ends the earlier access of the admin, which may be another
 // person's. The password of an owner remains.
 func TestRaisedIdentity(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	write := func(do func(store.Write) error) { t.Helper(); must(t, s.Write(t.Context(), do)) }
 	hash := webhook.NoPassword()
 	const issuer = "https://a.example"
@@ -170,7 +171,7 @@ func TestRaisedIdentity(t *testing.T) {
 
 // An address that the provider reports as unverified gets no admin, new or old.
 func TestRefutedAddress(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	var owner webhook.Admin
 	must(t, s.Write(t.Context(), func(w store.Write) (err error) {
 		owner, err = w.Admins().CreateFirst("ana@example.com", webhook.NoPassword())
@@ -202,7 +203,7 @@ func TestRefutedAddress(t *testing.T) {
 
 // Without a role at the provider, the open invitations of the admin end as well, and no others.
 func TestRefusedIdentityEndsInvitations(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	id := webhook.Identity{Issuer: "https://a.example", Subject: "1", Email: "cy@example.com", EmailVerified: true, Role: webhook.RoleOwner}
 	var owner webhook.Admin
 	must(t, s.Write(t.Context(), func(w store.Write) (err error) {

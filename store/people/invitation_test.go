@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -15,11 +16,11 @@ func setRole(t *testing.T, s *store.Store, id string, role webhook.Role) error {
 
 // The role of a session is that of its admin at the moment, and there is always an owner.
 func TestRoles(t *testing.T) {
-	s := open(t)
-	wantMistake(t, try(t, s, func(w store.Write) (any, error) {
+	s := storetest.Open(t)
+	storetest.WantCode(t, try(t, s, func(w store.Write) (any, error) {
 		return w.Admins().Create("bo@example.com", webhook.RoleViewer, hashOf("abc"))
 	}), webhook.CodeConflict)
-	wantMistake(t, try(t, s, func(w store.Write) (any, error) {
+	storetest.WantCode(t, try(t, s, func(w store.Write) (any, error) {
 		return w.Admins().Create("bo@example.com", "root", hashOf("abc"))
 	}), webhook.CodeInvalid)
 	ana := createAdmin(t, s, "ana@example.com")
@@ -30,9 +31,9 @@ func TestRoles(t *testing.T) {
 		must(t, err)
 		return session.Role
 	}
-	wantMistake(t, setRole(t, s, ana.ID, webhook.RoleOperator), webhook.CodeConflict)
-	wantMistake(t, setRole(t, s, ana.ID, "root"), webhook.CodeInvalid)
-	wantMistake(t, setRole(t, s, webhook.NewID(), webhook.RoleViewer), webhook.CodeNotFound)
+	storetest.WantCode(t, setRole(t, s, ana.ID, webhook.RoleOperator), webhook.CodeConflict)
+	storetest.WantCode(t, setRole(t, s, ana.ID, "root"), webhook.CodeInvalid)
+	storetest.WantCode(t, setRole(t, s, webhook.NewID(), webhook.RoleViewer), webhook.CodeNotFound)
 	must(t, setRole(t, s, ana.ID, webhook.RoleOwner))
 	if last, err := s.Admins().LastOwner(t.Context(), &ana); !last || err != nil || role() != webhook.RoleOwner {
 		t.Errorf("the only owner: last %v, %v, with the role %s", last, err, role())
@@ -42,8 +43,8 @@ func TestRoles(t *testing.T) {
 	if last, err := s.Admins().LastOwner(t.Context(), &bo); !last || err != nil || role() != webhook.RoleViewer {
 		t.Errorf("the other owner: last %v, %v; the first has the role %s", last, err, role())
 	}
-	wantMistake(t, setRole(t, s, bo.ID, webhook.RoleViewer), webhook.CodeConflict)
-	wantMistake(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(bo.Email) }), webhook.CodeConflict)
+	storetest.WantCode(t, setRole(t, s, bo.ID, webhook.RoleViewer), webhook.CodeConflict)
+	storetest.WantCode(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(bo.Email) }), webhook.CodeConflict)
 	must(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().Remove(ana.Email) }))
 }
 
@@ -79,15 +80,15 @@ func (c invitations) accept(code string) (a webhook.Admin, err error) {
 // An invitation creates one admin with its address and role. Its link is invalid once the
 // invitation has been accepted or has ended in any other way.
 func TestInvitations(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	c := invitations{t, s}
 	for _, email := range []string{"bo@example.com", "Cy@example.com"} { // taken, not normalized
 		_, _, err := c.invite(ana, email, webhook.RoleViewer)
-		wantMistake(t, err, webhook.CodeInvalid)
+		storetest.WantCode(t, err, webhook.CodeInvalid)
 	}
 	_, _, err := c.invite(ana, "cy@example.com", "root")
-	wantMistake(t, err, webhook.CodeInvalid)
+	storetest.WantCode(t, err, webhook.CodeInvalid)
 
 	_, replaced, err := c.invite(ana, "cy@example.com", webhook.RoleOwner)
 	must(t, err)
@@ -104,20 +105,20 @@ func TestInvitations(t *testing.T) {
 	}
 	for _, wrong := range []string{replaced, "", "x"} {
 		_, err := c.accept(wrong)
-		wantMistake(t, err, webhook.CodeNotFound)
+		storetest.WantCode(t, err, webhook.CodeNotFound)
 	}
 	cy, err := c.accept(code)
 	if err != nil || cy.Email != "cy@example.com" || cy.Role != webhook.RoleOperator {
 		t.Errorf("the admin: got %+v, %v", cy, err)
 	}
 	_, err = c.accept(code)
-	wantMistake(t, err, webhook.CodeNotFound)
-	wantMistake(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().RevokeInvitation(in.ID) }), webhook.CodeNotFound)
+	storetest.WantCode(t, err, webhook.CodeNotFound)
+	storetest.WantCode(t, try(t, s, func(w store.Write) (any, error) { return w.Admins().RevokeInvitation(in.ID) }), webhook.CodeNotFound)
 }
 
 // An invitation ends when it is revoked, with the role of its owner, and when its address is taken.
 func TestInvitationEnds(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	c := invitations{t, s}
 	ends := func(about string, owner webhook.Admin, end func(in webhook.Invitation, w store.Write) (any, error)) {
@@ -129,7 +130,7 @@ func TestInvitationEnds(t *testing.T) {
 		}
 		must(t, try(t, s, func(w store.Write) (any, error) { return end(in, w) }))
 		_, err = c.accept(code)
-		wantMistake(t, err, webhook.CodeNotFound)
+		storetest.WantCode(t, err, webhook.CodeNotFound)
 		if c.isOpen(code) {
 			t.Errorf("%s: still open", about)
 		}

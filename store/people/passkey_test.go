@@ -8,6 +8,7 @@ import (
 
 	"service/store"
 	"service/store/people"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -28,7 +29,7 @@ func createPasskey(t *testing.T, s *store.Store, p webhook.Passkey) (webhook.Pas
 }
 
 func TestPasskeys(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	ana, bo := createAdmin(t, s, "ana@example.com"), createAdmin(t, s, "bo@example.com")
 	if any, err := s.Admins().HavePasskey(t.Context()); any || err != nil {
 		t.Errorf("before the first: %v, %v", any, err)
@@ -36,21 +37,21 @@ func TestPasskeys(t *testing.T) {
 	first, err := createPasskey(t, s, passkeyOf(ana, "one"))
 	must(t, err)
 	_, err = createPasskey(t, s, passkeyOf(bo, "one"))
-	wantMistake(t, err, webhook.CodeConflict)
+	storetest.WantCode(t, err, webhook.CodeConflict)
 	for _, name := range []string{"", " ", "a\nb", strings.Repeat("x", webhook.MaxPasskeyName+1)} {
 		p := passkeyOf(ana, "two")
 		p.Name = name
 		_, err := createPasskey(t, s, p)
-		wantMistake(t, err, webhook.CodeInvalid)
+		storetest.WantCode(t, err, webhook.CodeInvalid)
 	}
 	_, err = createPasskey(t, s, passkeyOf(webhook.Admin{ID: webhook.NewID()}, "two"))
-	wantMistake(t, err, webhook.CodeNotFound)
+	storetest.WantCode(t, err, webhook.CodeNotFound)
 	for i := 1; i < webhook.MaxPasskeys; i++ {
 		_, err := createPasskey(t, s, passkeyOf(ana, fmt.Sprint("more ", i)))
 		must(t, err)
 	}
 	_, err = createPasskey(t, s, passkeyOf(ana, "too many"))
-	wantMistake(t, err, webhook.CodeConflict)
+	storetest.WantCode(t, err, webhook.CodeConflict)
 
 	found, err := s.Admins().Passkey(t.Context(), []byte("one"))
 	must(t, err)
@@ -58,9 +59,9 @@ func TestPasskeys(t *testing.T) {
 		t.Errorf("got %+v", found)
 	}
 	_, err = s.Admins().Passkey(t.Context(), []byte("On"))
-	wantMistake(t, err, webhook.CodeNotFound)
+	storetest.WantCode(t, err, webhook.CodeNotFound)
 
-	wantMistake(t, try(t, s, func(w store.Write) (any, error) { return w.Passkeys().Remove(bo.ID, first.ID) }), webhook.CodeNotFound)
+	storetest.WantCode(t, try(t, s, func(w store.Write) (any, error) { return w.Passkeys().Remove(bo.ID, first.ID) }), webhook.CodeNotFound)
 	must(t, try(t, s, func(w store.Write) (any, error) { return w.Passkeys().Remove(ana.ID, first.ID) }))
 	if all, err := s.Admins().Passkeys(t.Context(), ana.ID); err != nil || len(all) != webhook.MaxPasskeys-1 {
 		t.Errorf("after one was removed: %d, %v", len(all), err)
@@ -85,7 +86,7 @@ func TestPasskeys(t *testing.T) {
 
 // A sign count must grow, unless the authenticator has none.
 func TestSignCount(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	p, err := createPasskey(t, s, passkeyOf(createAdmin(t, s, "ana@example.com"), "one"))
 	must(t, err)
 	for i, tt := range []struct {
@@ -101,5 +102,5 @@ func TestSignCount(t *testing.T) {
 	if err != nil || found.UsedAt.IsZero() || found.SignCount != 1<<32-1 {
 		t.Errorf("got %+v, %v", found, err)
 	}
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error { return w.Passkeys().Use(webhook.NewID(), 1) }), webhook.CodeNotFound)
+	storetest.WantCode(t, s.Write(t.Context(), func(w store.Write) error { return w.Passkeys().Use(webhook.NewID(), 1) }), webhook.CodeNotFound)
 }

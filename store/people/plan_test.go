@@ -6,12 +6,13 @@ import (
 
 	"service/store/people"
 	"service/store/sqlite/sqlitetest"
+	"service/store/storetest"
 	"service/webhook"
 )
 
 // Every query uses an index, so its cost does not depend on the number of rows.
 func TestQueryPlans(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	for _, c := range people.QueryPlans {
 		sqlitetest.CheckPlan(t, people.DB(s.Admins()), c.Query, c.Args, c.Want)
 	}

@@ -11,6 +11,7 @@ import (
 	"service/store"
 	"service/store/people"
 	"service/store/sqlite"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -45,7 +46,7 @@ func inPortal(t *testing.T, s *store.Store, secret string) bool {
 // A link works once, until it expires, and opens a session of 8 hours.
 func TestPortalLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t)
+		s := storetest.Open(t)
 		ensure(t, s, "acme")
 		began := time.Now()
 		l, code := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalWrite})
@@ -70,7 +71,7 @@ func TestPortalLink(t *testing.T) {
 			t.Errorf("got %+v, %v, %v; want %+v", got, good, err, p)
 		}
 		_, _, err = portalSession(t, s, code, "")
-		wantMistake(t, err, webhook.CodeNotFound)
+		storetest.WantCode(t, err, webhook.CodeNotFound)
 		if inPortal(t, s, code) || inPortal(t, s, p.ID) {
 			t.Error("the code or the id is a session")
 		}
@@ -87,7 +88,7 @@ func wrongCodes(t *testing.T, s *store.Store, code string) {
 			t.Errorf("%q: got %v, %v", wrong, good, err)
 		}
 		_, _, err := portalSession(t, s, wrong, "")
-		wantMistake(t, err, webhook.CodeNotFound)
+		storetest.WantCode(t, err, webhook.CodeNotFound)
 	}
 }
 
@@ -100,7 +101,7 @@ func portalEnds(t *testing.T, s *store.Store, began time.Time, secret string) {
 		t.Error("the link is open after its end")
 	}
 	_, _, err := portalSession(t, s, short, "")
-	wantMistake(t, err, webhook.CodeNotFound)
+	storetest.WantCode(t, err, webhook.CodeNotFound)
 	time.Sleep(7*time.Hour - time.Second)
 	if !inPortal(t, s, secret) {
 		t.Error("the session ended early")
@@ -125,7 +126,7 @@ func ensure(t *testing.T, s *store.Store, programID string) {
 
 // Of concurrent requests with one link, one opens a session.
 func TestPortalLinkOnce(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	ensure(t, s, "acme")
 	_, code := portalLink(t, s, webhook.NewPortalLink{ProgramID: "acme", Role: webhook.PortalRead})
 	var opened atomic.Int32
@@ -148,7 +149,7 @@ func TestPortalLinkOnce(t *testing.T) {
 
 // TestPortalLinkRefused checks the requirements of a link.
 func TestPortalLinkRefused(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	ensure(t, s, "acme")
 	now := time.Now()
 	for _, tt := range []struct {
@@ -161,7 +162,7 @@ func TestPortalLinkRefused(t *testing.T) {
 		{webhook.NewPortalLink{ProgramID: "acme", Role: "read", ExpiresAt: now.Add(8 * 24 * time.Hour)}, webhook.CodeInvalid},
 		{webhook.NewPortalLink{ProgramID: "none", Role: "read"}, webhook.CodeNotFound},
 	} {
-		wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
+		storetest.WantCode(t, s.Write(t.Context(), func(w store.Write) error {
 			_, _, err := w.Programs().CreatePortalLink(tt.n, webhook.AuditEntry{})
 			return err
 		}), tt.want)
@@ -170,7 +171,7 @@ func TestPortalLinkRefused(t *testing.T) {
 
 // TestPortalAccess checks when links and sessions end.
 func TestPortalAccess(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	ensure(t, s, "acme")
 	ensure(t, s, "other")
 	begin := func(program, replaced string) string {
@@ -207,8 +208,8 @@ func TestPortalAccess(t *testing.T) {
 		t.Error("a program that is being erased can be used")
 	}
 	_, _, err = portalSession(t, s, left, "")
-	wantMistake(t, err, webhook.CodeNotFound)
-	wantMistake(t, s.Write(t.Context(), func(w store.Write) error {
+	storetest.WantCode(t, err, webhook.CodeNotFound)
+	storetest.WantCode(t, s.Write(t.Context(), func(w store.Write) error {
 		_, _, err := w.Programs().CreatePortalLink(webhook.NewPortalLink{ProgramID: "other", Role: webhook.PortalRead}, webhook.AuditEntry{})
 		return err
 	}), webhook.CodeConflict)

@@ -14,6 +14,7 @@ import (
 	"service/store/list"
 	"service/store/record"
 	"service/store/sqlite"
+	"service/store/storetest"
 	"service/test/seed"
 	"service/webhook"
 )
@@ -58,24 +59,24 @@ type allDeliveries struct {
 }
 
 func newAllDeliveries(t *testing.T, random *rand.Rand) *allDeliveries {
-	s := open(t)
+	s := storetest.Open(t)
 	d := &allDeliveries{t: t, s: s, random: random, seqs: make(map[string]map[string]int64),
 		ids: make(map[string]map[string]string), replays: []string{webhook.NewID(), webhook.NewID()}}
 	for _, id := range d.replays {
 		must(t, s.Write(t.Context(), func(w store.Write) error {
-			_, err := w.BulkRuns().Create(&store.NewBulkRun{ID: id, Action: webhook.BulkRedeliver, Query: query(t, webhook.AllDeliveryList, ""),
+			_, err := w.BulkRuns().Create(&store.NewBulkRun{ID: id, Action: webhook.BulkRedeliver, Query: storetest.Query(t, webhook.AllDeliveryList, ""),
 				Audit: webhook.AuditEntry{Admin: "ada@example.com"}})
 			return err
 		}))
 	}
 	for _, p := range []string{"p", "q"} {
-		program(t, s, p)
+		storetest.Program(t, s, p)
 		d.seqs[p], d.ids[p] = make(map[string]int64), make(map[string]string)
 		for _, name := range modelNames {
 			e := publish(t, s, p, name)[0]
 			d.seqs[p][name], d.ids[p][name] = e.Seq, e.ID
 		}
-		d.subs = append(d.subs, subscribe(t, s, p, modelNames...), subscribe(t, s, p, modelNames...))
+		d.subs = append(d.subs, storetest.Subscribe(t, s, p, modelNames...), storetest.Subscribe(t, s, p, modelNames...))
 	}
 	err := write(s, func(tx *sqlite.Tx) error {
 		for i := range d.subs {
@@ -305,7 +306,7 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 				raw = fmt.Sprintf("filter[status]=pending,failed,retryable&filter[attempts_made.from]=%d&page[size]=%d", 3+walk%2, 5+20*(walk/2))
 			}
 			name := fmt.Sprintf("limits %d, walk %d, %s", i, walk, raw)
-			q := query(t, webhook.AllDeliveryList, raw)
+			q := storetest.Query(t, webhook.AllDeliveryList, raw)
 			d.checkPages(name, q)
 			d.checkAfter(name, q)
 			d.checkPicked(name, q)
@@ -316,11 +317,10 @@ func TestAllDeliveriesAgainstAModel(t *testing.T) {
 // If the streams of subscriptions are too many, only the index of all deliveries is read, and
 // each delivery is listed once.
 func TestDeliveriesOfTooManyStreams(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
+	s := storetest.Open(t, "p")
 	var want []string
 	for range record.ListSubscriptions/2 + 1 {
-		sub := subscribe(t, s, "p", "content_updated")
+		sub := storetest.Subscribe(t, s, "p", "content_updated")
 		for _, status := range []int{404, 410} {
 			publish(t, s, "p", "content_updated")
 			c := form(t, s, sub.ID, 1)
@@ -331,7 +331,7 @@ func TestDeliveriesOfTooManyStreams(t *testing.T) {
 		}
 	}
 	slices.Reverse(want)
-	q := query(t, webhook.AllDeliveryList, "filter[program_id]=p&filter[response_status]=4xx")
+	q := storetest.Query(t, webhook.AllDeliveryList, "filter[program_id]=p&filter[response_status]=4xx")
 	got := readPages(t, "4xx", q, len(want), s.Deliveries().PageAll, func(d webhook.Delivery) string { return d.ID })
 	if !slices.Equal(got, want) {
 		t.Errorf("got %d deliveries, want %d", len(got), len(want))
@@ -341,11 +341,9 @@ func TestDeliveriesOfTooManyStreams(t *testing.T) {
 // A part of a URL that matches too many subscriptions is refused, instead of returning some of
 // them. A filter by program helps.
 func TestDeliveriesByTooManyURLs(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	program(t, s, "q")
-	first := subscribe(t, s, "p", "content_updated")
-	subscribe(t, s, "q", "content_updated")
+	s := storetest.Open(t, "p", "q")
+	first := storetest.Subscribe(t, s, "p", "content_updated")
+	storetest.Subscribe(t, s, "q", "content_updated")
 	more := func(from, to int) {
 		t.Helper()
 		err := write(s, func(tx *sqlite.Tx) error {
@@ -366,7 +364,7 @@ func TestDeliveriesByTooManyURLs(t *testing.T) {
 	}
 	list := func(raw, want string) {
 		t.Helper()
-		_, _, err := s.Deliveries().PageAll(t.Context(), query(t, webhook.AllDeliveryList, raw))
+		_, _, err := s.Deliveries().PageAll(t.Context(), storetest.Query(t, webhook.AllDeliveryList, raw))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(fmt.Sprint(err), want)) {
 			t.Errorf("%s: got %v, want %q", raw, err, want)
 		}

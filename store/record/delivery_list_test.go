@@ -23,11 +23,9 @@ import (
 // A cursor is valid only in its own list.
 func TestCursorsAreBound(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
-	program(t, s, "p")
-	program(t, s, "q")
-	subs := []webhook.Subscription{subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"),
-		subscribe(t, s, "q", "content_updated")}
+	s := storetest.Open(t, "p", "q")
+	subs := []webhook.Subscription{storetest.Subscribe(t, s, "p", "content_updated"), storetest.Subscribe(t, s, "p", "content_updated"),
+		storetest.Subscribe(t, s, "q", "content_updated")}
 	for _, sub := range subs {
 		for range 2 {
 			queuePing(t, s, sub)
@@ -39,12 +37,12 @@ func TestCursorsAreBound(t *testing.T) {
 	list := func(of, raw, cursor string) (next string, err error) {
 		programID, id, found := strings.Cut(of, "/")
 		if !found {
-			q := query(t, webhook.EventList, raw)
+			q := storetest.Query(t, webhook.EventList, raw)
 			q.Cursor = cursor
 			_, next, err = s.Events().Page(ctx, programID, q)
 			return next, err
 		}
-		q := query(t, webhook.DeliveryList, raw)
+		q := storetest.Query(t, webhook.DeliveryList, raw)
 		q.Cursor = cursor
 		_, next, err = s.Deliveries().Page(ctx, programID, subs[int(id[0]-'0')].ID, q)
 		return next, err
@@ -66,7 +64,7 @@ func TestCursorsAreBound(t *testing.T) {
 			if used == made && err != nil {
 				t.Errorf("%v: own cursor: got %v", made, err)
 			} else if used != made {
-				wantCode(t, err, webhook.CodeInvalid)
+				storetest.WantCode(t, err, webhook.CodeInvalid)
 			}
 		}
 		if _, err := list(made.of, strings.Replace(made.raw, "=1", "=2", 1), cursor); err != nil {
@@ -76,7 +74,7 @@ func TestCursorsAreBound(t *testing.T) {
 			strings.Repeat("A", len(cursor))} {
 			if forged != cursor {
 				_, err := list(made.of, made.raw, forged)
-				wantCode(t, err, webhook.CodeInvalid)
+				storetest.WantCode(t, err, webhook.CodeInvalid)
 			}
 		}
 	}
@@ -109,10 +107,9 @@ type deliveries struct {
 var modelNames = []string{"content_updated", "content_deleted", "channel_created"}
 
 func newDeliveries(t *testing.T, random *rand.Rand) *deliveries {
-	s := open(t)
-	program(t, s, "p")
+	s := storetest.Open(t, "p")
 	d := &deliveries{t: t, s: s, random: random, seqs: make(map[string][]int64), now: date("2026-03-14")}
-	d.mine, d.other = subscribe(t, s, "p", modelNames...), subscribe(t, s, "p", modelNames...)
+	d.mine, d.other = storetest.Subscribe(t, s, "p", modelNames...), storetest.Subscribe(t, s, "p", modelNames...)
 	for range 12 {
 		name := modelNames[min(d.random.IntN(8)/3, 2)] // the last name is rare
 		d.seqs[name] = append(d.seqs[name], publish(t, s, "p", name)[0].Seq)
@@ -289,7 +286,7 @@ func TestDeliveriesAgainstAModel(t *testing.T) {
 		}
 		for walk := range walks {
 			raw := d.randomQuery()
-			d.walk(fmt.Sprintf("limits %d, walk %d: %s", i, walk, raw), query(t, webhook.DeliveryList, raw), walk%3 == 0)
+			d.walk(fmt.Sprintf("limits %d, walk %d: %s", i, walk, raw), storetest.Query(t, webhook.DeliveryList, raw), walk%3 == 0)
 			if t.Failed() {
 				return
 			}
@@ -420,7 +417,7 @@ type modelLog struct {
 func (l *modelLog) arrive() {
 	r := l.random
 	l.now = l.now.Add(time.Duration(r.IntN(2)) * time.Millisecond)
-	e := event(modelNames[r.IntN(len(modelNames))])
+	e := storetest.Event(modelNames[r.IntN(len(modelNames))])
 	stamp := l.now.Add(time.Duration(r.IntN(20)-10) * 100 * time.Microsecond)
 	text := stamp.Format([]string{"2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05.999999999Z", "2006-01-02T15:04:05.000000000+00:00",
 		"2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000+00:00"}[r.IntN(5)])
@@ -484,26 +481,26 @@ func (l *modelLog) walk(name string, q *webhook.ListQuery, moving bool) {
 
 // Random lists of events match a simple model, while events are published.
 func TestEventsAgainstAModel(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	*limitsOf(s) = list.Limits{Set: 4, Scan: 6, CostlyScan: 3}
-	program(t, s, "p")
+	storetest.Program(t, s, "p")
 	l := &modelLog{t: t, s: s, random: seed.Rand(t), now: time.Date(2026, 3, 14, 8, 0, 0, 0, time.UTC)}
 	for range 40 {
 		l.arrive()
 	}
 	for walk := range 150 {
 		raw := l.randomQuery()
-		l.walk(fmt.Sprintf("walk %d, %s", walk, raw), query(t, webhook.EventList, raw), walk%2 == 0)
+		l.walk(fmt.Sprintf("walk %d, %s", walk, raw), storetest.Query(t, webhook.EventList, raw), walk%2 == 0)
 	}
 }
 
 // randomSubscriptions stores subscriptions of two programs, and returns a simple model of the
 // subscriptions of p.
 func randomSubscriptions(t *testing.T, s *store.Store, r *rand.Rand) (model []webhook.Subscription) {
-	program(t, s, "p")
-	program(t, s, "q")
+	storetest.Program(t, s, "p")
+	storetest.Program(t, s, "q")
 	for i := range 30 {
-		sub := subscribe(t, s, []string{"p", "p", "q"}[i%3], modelNames[:1+r.IntN(3)]...)
+		sub := storetest.Subscribe(t, s, []string{"p", "p", "q"}[i%3], modelNames[:1+r.IntN(3)]...)
 		sub.URL = fmt.Sprintf("https://partner.example/%d,%d", r.IntN(6), r.IntN(2))
 		sub.Active, sub.Status = r.IntN(3) > 0, webhook.HealthHealthy
 		if sub.Active && r.IntN(3) == 0 {
@@ -591,12 +588,12 @@ func listed(model []webhook.Subscription, q *webhook.ListQuery) []webhook.Subscr
 
 // Random lists of subscriptions match a simple model.
 func TestSubscriptionsAgainstAModel(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	r := seed.Rand(t)
 	model := randomSubscriptions(t, s, r)
 	for range 300 {
 		values := randomSubscriptionQuery(r, model)
-		q := query(t, webhook.SubscriptionList, values.Encode())
+		q := storetest.Query(t, webhook.SubscriptionList, values.Encode())
 		want := listed(model, q)
 		total := len(want)
 		first := min((q.Number-1)*q.Size, total)
@@ -609,7 +606,7 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 		}
 	}
 	if _, total, err := s.Subscriptions().Page(t.Context(), "p",
-		query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
+		storetest.Query(t, webhook.SubscriptionList, "page[number]=2147483647&page[size]=100")); err != nil || total != len(model) {
 		t.Errorf("last possible page: total %d (%v), want %d", total, err, len(model))
 	}
 }
@@ -618,12 +615,12 @@ func TestSubscriptionsAgainstAModel(t *testing.T) {
 // its cursors are not valid there.
 func TestAllDeliveries(t *testing.T) {
 	ctx := context.Background()
-	s := open(t)
+	s := storetest.Open(t)
 	var want []string // failed ones, oldest first
 	var sub webhook.Subscription
 	for _, id := range []string{"p", "q"} {
-		program(t, s, id)
-		sub = subscribe(t, s, id, "content_updated")
+		storetest.Program(t, s, id)
+		sub = storetest.Subscribe(t, s, id, "content_updated")
 		for i := range 6 {
 			publish(t, s, id, "content_updated")
 			status := webhook.StatusSuccess
@@ -638,7 +635,7 @@ func TestAllDeliveries(t *testing.T) {
 	slices.Reverse(want)
 	var got []string
 	for cursor := ""; ; {
-		q := query(t, webhook.AllDeliveryList, "filter[status]=failed&page[size]=2")
+		q := storetest.Query(t, webhook.AllDeliveryList, "filter[status]=failed&page[size]=2")
 		q.Cursor = cursor
 		page, next, err := s.Deliveries().PageAll(ctx, q)
 		must(t, err)
@@ -649,10 +646,10 @@ func TestAllDeliveries(t *testing.T) {
 			break
 		}
 		cursor = next
-		mine := query(t, webhook.DeliveryList, "filter[status]=failed&page[size]=2")
+		mine := storetest.Query(t, webhook.DeliveryList, "filter[status]=failed&page[size]=2")
 		mine.Cursor = next
 		_, _, err = s.Deliveries().Page(ctx, sub.ProgramID, sub.ID, mine)
-		wantCode(t, err, webhook.CodeInvalid)
+		storetest.WantCode(t, err, webhook.CodeInvalid)
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -662,7 +659,7 @@ func TestAllDeliveries(t *testing.T) {
 // A page with filters stops when its time is up, but not before it has read enough for a page
 // without filters. The next page continues.
 func TestListsEndInTime(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	const entries = 3 * list.MinScan
 	err := s.Write(t.Context(), func(w store.Write) error {
 		for i := range entries {
@@ -679,7 +676,7 @@ func TestListsEndInTime(t *testing.T) {
 	must(t, err)
 	for limit, want := range map[time.Duration]int{0: 1, time.Hour: 1, time.Nanosecond: 3} {
 		limitsOf(s).Time = limit
-		q := query(t, webhook.AuditList, "filter[action]=token.revoke")
+		q := storetest.Query(t, webhook.AuditList, "filter[action]=token.revoke")
 		found, pages := 0, 0
 		for next := ""; pages == 0 || next != ""; pages++ {
 			q.Cursor = next
@@ -692,7 +689,8 @@ func TestListsEndInTime(t *testing.T) {
 		if found != 2 || pages < want || want == 1 && pages > 1 {
 			t.Errorf("limit %s: got %d entries on %d pages, want 2 on %d", limit, found, pages, want)
 		}
-		if page, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, "page[size]=100")); err != nil || len(page) != 100 {
+		page, _, err := s.Audit().Page(t.Context(), storetest.Query(t, webhook.AuditList, "page[size]=100"))
+		if err != nil || len(page) != 100 {
 			t.Errorf("limit %s: page without filters: got %d entries (%v), want 100", limit, len(page), err)
 		}
 	}

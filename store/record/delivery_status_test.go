@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"service/store/sqlite"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -17,10 +18,9 @@ func TestDeliveryStatusDecides(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
-	s := open(t)
-	program(t, s, "p")
-	subs := []webhook.Subscription{subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated"),
-		subscribe(t, s, "p", "content_updated")}
+	s := storetest.Open(t, "p")
+	subs := []webhook.Subscription{storetest.Subscribe(t, s, "p", "content_updated"), storetest.Subscribe(t, s, "p", "content_updated"),
+		storetest.Subscribe(t, s, "p", "content_updated")}
 	const events = 20
 	for range events {
 		publish(t, s, "p", "content_updated")
@@ -48,7 +48,7 @@ func TestDeliveryStatusDecides(t *testing.T) {
 	}))
 	found := make(map[string]int)
 	for i := range subs {
-		p, err := s.Events().Log(t.Context(), "p", &subs[i], query(t, webhook.SubscriptionLog, "from=2000-01-01&page[size]=100"))
+		p, err := s.Events().Log(t.Context(), "p", &subs[i], storetest.Query(t, webhook.SubscriptionLog, "from=2000-01-01&page[size]=100"))
 		must(t, err)
 		for n, got := range p.Statuses {
 			status := cmp.Or(want[[2]int{i, n + 1}], "none")

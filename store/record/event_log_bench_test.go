@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"service/store/sqlite"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -15,16 +16,16 @@ import (
 func BenchmarkLog(b *testing.B) {
 	for _, subscriptions := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint("subscriptions=", subscriptions), func(b *testing.B) {
-			s := open(b)
-			program(b, s, "p")
-			sub := subscribe(b, s, "p", "content_updated")
+			s := storetest.Open(b)
+			storetest.Program(b, s, "p")
+			sub := storetest.Subscribe(b, s, "p", "content_updated")
 			names := make([]string, webhook.MaxPageSize)
 			for i := range names {
 				names[i] = "content_updated"
 			}
 			publish(b, s, "p", names...)
 			must(b, write(s, func(t *sqlite.Tx) error { return deliverToMany(t, sub.ID, len(names), subscriptions) }))
-			q := query(b, webhook.SubscriptionLog, "from=2000-01-01&page[size]=100")
+			q := storetest.Query(b, webhook.SubscriptionLog, "from=2000-01-01&page[size]=100")
 			b.ReportAllocs()
 			for b.Loop() {
 				p, err := s.Events().Log(b.Context(), "p", &sub, q)

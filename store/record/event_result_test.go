@@ -17,14 +17,12 @@ import (
 // succeeded, even if a newer one did not, else by its newest delivery. It includes the subscriptions
 // that have not reached the event yet.
 func TestEventResults(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	program(t, s, "q")
+	s := storetest.Open(t, "p", "q")
 	var subs []webhook.Subscription
 	for range 5 {
-		subs = append(subs, subscribe(t, s, "p", "content_updated"))
+		subs = append(subs, storetest.Subscribe(t, s, "p", "content_updated"))
 	}
-	subscribe(t, s, "p", "channel_created")
+	storetest.Subscribe(t, s, "p", "channel_created")
 	first := publish(t, s, "p", "content_updated", "content_deleted")
 	for i, status := range []int{200, 404, 503, 200} {
 		c := send(t, s, subs[i].ID, status)

@@ -27,7 +27,7 @@ func noneSuch() (names string) {
 // filter, page by page.
 func TestAllEvents(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store.Store) {
-		program(t, s, "q")
+		storetest.Program(t, s, "q")
 		var all []webhook.Event // in the order of storing
 		begun := time.Now()
 		for i := range 30 {
@@ -63,7 +63,7 @@ func TestAllEvents(t *testing.T) {
 					want = append(want, all[i].ProgramID+"/"+all[i].ID)
 				}
 			}
-			q := query(t, webhook.EventList, tt.query+"&page[size]=4")
+			q := storetest.Query(t, webhook.EventList, tt.query+"&page[size]=4")
 			if q.Sort[0].Descending {
 				slices.Reverse(want)
 			}
@@ -77,17 +77,15 @@ func TestAllEvents(t *testing.T) {
 
 // A page that reaches its bound returns its results so far, and a cursor.
 func TestAllEventsBounded(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	program(t, s, "q") // a second log
+	s := storetest.Open(t, "p", "q") // a second log
 	publish(t, s, "p", slices.Repeat([]string{"content_updated"}, 30)...)
 	limitsOf(s).Scan = 10
-	q := query(t, webhook.EventList, "filter[name]=none_such"+noneSuch())
+	q := storetest.Query(t, webhook.EventList, "filter[name]=none_such"+noneSuch())
 	page, next, err := s.Events().PageAll(t.Context(), q)
 	if err != nil || len(page) != 0 || next == "" {
 		t.Errorf("at the bound: got %d events, next %q, %v", len(page), next, err)
 	}
-	q = query(t, webhook.EventList, "")
+	q = storetest.Query(t, webhook.EventList, "")
 	q.Cursor = next // from another selection
 	if _, _, err = s.Events().PageAll(t.Context(), q); err == nil {
 		t.Error("a cursor is accepted with another selection")
@@ -96,11 +94,10 @@ func TestAllEventsBounded(t *testing.T) {
 
 // TestEventView reads an event with its deliveries and waiting subscriptions.
 func TestEventView(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	had, waits := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
-	subscribe(t, s, "p", "channel_created")
-	paused := subscribe(t, s, "p", "content_updated")
+	s := storetest.Open(t, "p")
+	had, waits := storetest.Subscribe(t, s, "p", "content_updated"), storetest.Subscribe(t, s, "p", "content_updated")
+	storetest.Subscribe(t, s, "p", "channel_created")
+	paused := storetest.Subscribe(t, s, "p", "content_updated")
 	off := false
 	if _, err := storetest.UpdateSubscription(t.Context(), s, "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)
@@ -130,19 +127,17 @@ func TestEventView(t *testing.T) {
 		t.Errorf("second page: %d deliveries, older %q, oldest %+v", len(v.Deliveries), v.Older, last)
 	}
 	_, err = s.Events().View(t.Context(), "q", e.ID, "")
-	wantCode(t, err, webhook.CodeNotFound)
+	storetest.WantCode(t, err, webhook.CodeNotFound)
 	if _, err = s.Events().View(t.Context(), "p", e.ID, "nonsense"); err == nil {
 		t.Error("an invalid cursor is accepted")
 	}
 }
 
 func TestSubscribers(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	program(t, s, "q")
-	a := subscribe(t, s, "p", "content_updated", "channel_created")
-	b := subscribe(t, s, "q", "content_updated")
-	gone := subscribe(t, s, "q", "content_updated")
+	s := storetest.Open(t, "p", "q")
+	a := storetest.Subscribe(t, s, "p", "content_updated", "channel_created")
+	b := storetest.Subscribe(t, s, "q", "content_updated")
+	gone := storetest.Subscribe(t, s, "q", "content_updated")
 	off := false
 	if _, err := storetest.UpdateSubscription(t.Context(), s, "p", a.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
 		t.Fatal(err)

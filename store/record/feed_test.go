@@ -68,9 +68,7 @@ func fillFeeds(t *testing.T, s *store.Store) {
 // Every feed can be paged backwards: the previous page ends with the row before the first row
 // of this page, even if rows were added.
 func TestFeedsBackwards(t *testing.T) {
-	s := open(t)
-	program(t, s, "p")
-	program(t, s, "q")
+	s := storetest.Open(t, "p", "q")
 	for range 4 {
 		fillFeeds(t, s)
 	}
@@ -78,7 +76,7 @@ func TestFeedsBackwards(t *testing.T) {
 		byTime := f.list.Sort[len(f.list.Sort)-1] // in other orders rows are added in between
 		for _, order := range []string{"sort=-" + byTime, "sort=" + byTime} {
 			t.Run(f.name+" "+order, func(t *testing.T) {
-				q := query(t, f.list, order+"&page[size]=3")
+				q := storetest.Query(t, f.list, order+"&page[size]=3")
 				var last string // cursor of the last page
 				forth := readPages(t, f.name, q, 100, func(ctx context.Context, q *webhook.ListQuery) ([]string, string, error) {
 					last = q.Cursor
@@ -92,7 +90,7 @@ func TestFeedsBackwards(t *testing.T) {
 				f.walkBack(t, q, forth)
 			})
 		}
-		if _, err := f.newer(t.Context(), &webhook.ListQuery{Sort: query(t, f.list, "").Sort, Size: 3, Number: 1,
+		if _, err := f.newer(t.Context(), &webhook.ListQuery{Sort: storetest.Query(t, f.list, "").Sort, Size: 3, Number: 1,
 			Cursor: "forged"}); !errors.As(err, new(*webhook.Error)) {
 			t.Errorf("%s: forged cursor: got %v", f.name, err)
 		}

@@ -44,7 +44,7 @@ func owedInEveryState(t *testing.T, s *store.Store) (sub webhook.Subscription, w
 
 	note("success", "", append(one(), publish(t, s, "p", "content_deleted")...)...)
 	publish(t, s, "p", "content_published") // not of its names
-	excluded := event("content_updated")
+	excluded := storetest.Event("content_updated")
 	excluded.JSON = fmt.Appendf(nil, `{"id":%q,"timestamp":"2026-01-02T03:04:05.000Z","name":"content_updated","version":"1","content_id":10}`,
 		excluded.ID)
 	_, err = s.Events().Publish(t.Context(), "p", []webhook.Event{excluded})
@@ -145,7 +145,7 @@ func TestOwed(t *testing.T) {
 		deleted[record.DeliveryState{Status: "failed", Reason: string(webhook.FailureSubscriptionDeleted)}] = 1
 		view, err := s.Subscriptions().View(t.Context(), sub.ID, 1)
 		must(t, err)
-		got, err := s.Events().CountOwed(t.Context(), &view.Subscription, query(t, webhook.ReconciliationList, ""), time.Hour)
+		got, err := s.Events().CountOwed(t.Context(), &view.Subscription, storetest.Query(t, webhook.ReconciliationList, ""), time.Hour)
 		must(t, err)
 		if diff := cmp.Diff(deleted, got.States); diff != "" {
 			t.Errorf("deleted (-want +got):\n%s", diff)
@@ -157,7 +157,7 @@ func TestOwed(t *testing.T) {
 // the commit on, whatever has been removed since.
 func TestOwedErased(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store.Store) {
-		sub := subscribe(t, s, "p", "content_updated")
+		sub := storetest.Subscribe(t, s, "p", "content_updated")
 		want := make(map[string]record.DeliveryState)
 		var erase []string
 		some := func(status int, n int, state record.DeliveryState) {
@@ -203,7 +203,7 @@ func TestOwedErased(t *testing.T) {
 
 func checkOwed(t *testing.T, s *store.Store, sub *webhook.Subscription, want map[string]record.DeliveryState) {
 	t.Helper()
-	total, err := s.Events().CountOwed(t.Context(), sub, query(t, webhook.ReconciliationList, ""), time.Hour)
+	total, err := s.Events().CountOwed(t.Context(), sub, storetest.Query(t, webhook.ReconciliationList, ""), time.Hour)
 	must(t, err)
 	if diff := cmp.Diff(count(want), total.States); diff != "" || total.Total != len(want) || !total.Complete {
 		t.Errorf("%d of %d are counted, complete: %v (-want +got):\n%s", total.Total, len(want), total.Complete, diff)
@@ -224,7 +224,7 @@ func checkOwed(t *testing.T, s *store.Store, sub *webhook.Subscription, want map
 // checkOwedPages reads the list of a query.
 func checkOwedPages(t *testing.T, s *store.Store, sub *webhook.Subscription, want map[string]record.DeliveryState, raw string) {
 	t.Helper()
-	q := query(t, webhook.ReconciliationList, raw)
+	q := storetest.Query(t, webhook.ReconciliationList, raw)
 	got := make(map[string]record.DeliveryState)
 	var seqs []int64
 	page := func(ctx context.Context, q *webhook.ListQuery) ([]record.OwedEvent, string, error) {
@@ -254,7 +254,7 @@ func checkOwedPages(t *testing.T, s *store.Store, sub *webhook.Subscription, wan
 // A count reads a bounded number of events at a time, and says when it did not get to the end.
 func TestOwedIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store.Store) {
-		sub := subscribe(t, s, "p", "content_updated")
+		sub := storetest.Subscribe(t, s, "p", "content_updated")
 		names := make([]string, 100)
 		for i := range names {
 			names[i] = "content_updated"
@@ -262,7 +262,7 @@ func TestOwedIsBounded(t *testing.T) {
 		for range 25 {
 			publish(t, s, "p", names...)
 		}
-		q := query(t, webhook.ReconciliationList, "")
+		q := storetest.Query(t, webhook.ReconciliationList, "")
 		for _, tt := range []struct {
 			limit    time.Duration
 			total    int
@@ -279,7 +279,7 @@ func TestOwedIsBounded(t *testing.T) {
 		must(t, write(s, func(tx *sqlite.Tx) error { return tx.Exec("DELETE FROM events WHERE seq = 1") }))
 		time.Sleep(time.Hour)
 		for raw, truncated := range map[string]bool{"": true, "filter[received_at.from]=" + webhook.FormatTime(time.Now()): false} {
-			got, err := s.Events().CountOwed(t.Context(), &sub, query(t, webhook.ReconciliationList, raw), 0)
+			got, err := s.Events().CountOwed(t.Context(), &sub, storetest.Query(t, webhook.ReconciliationList, raw), 0)
 			if must(t, err); got.Truncated != truncated {
 				t.Errorf("%q after the retention: %+v", raw, got)
 			}
@@ -289,13 +289,13 @@ func TestOwedIsBounded(t *testing.T) {
 		q.Size = 10
 		_, next, err := s.Events().Owed(t.Context(), &sub, q)
 		must(t, err)
-		other := subscribe(t, s, "p", "content_updated")
+		other := storetest.Subscribe(t, s, "p", "content_updated")
 		q.Cursor = next
 		_, _, err = s.Events().Owed(t.Context(), &other, q)
-		wantCode(t, err, webhook.CodeInvalid)
-		q = query(t, webhook.ReconciliationList, "filter[status]=waiting")
+		storetest.WantCode(t, err, webhook.CodeInvalid)
+		q = storetest.Query(t, webhook.ReconciliationList, "filter[status]=waiting")
 		q.Cursor = next
 		_, _, err = s.Events().Owed(t.Context(), &sub, q)
-		wantCode(t, err, webhook.CodeInvalid)
+		storetest.WantCode(t, err, webhook.CodeInvalid)
 	})
 }

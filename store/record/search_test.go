@@ -10,7 +10,7 @@ import (
 )
 
 func TestFind(t *testing.T) {
-	s, ctx := open(t), context.Background()
+	s, ctx := storetest.Open(t), context.Background()
 	url, active, names := "https://example.com/", true, []string{"user_created"}
 	var tokens []webhook.Token
 	for _, program := range []string{"a", "b"} {

@@ -11,9 +11,9 @@ import (
 )
 
 func TestFindByText(t *testing.T) {
-	s := open(t)
+	s := storetest.Open(t)
 	for _, p := range []string{"acme", "globex"} {
-		program(t, s, p)
+		storetest.Program(t, s, p)
 	}
 	active, names := true, []string{"user_created"}
 	var ids []string
@@ -60,9 +60,7 @@ func TestFindByText(t *testing.T) {
 }
 
 func TestSearchEvents(t *testing.T) {
-	s := open(t)
-	program(t, s, "a")
-	program(t, s, "b")
+	s := storetest.Open(t, "a", "b")
 	add := func(programID string, from, to int) {
 		t.Helper()
 		var events []webhook.Event

@@ -1,14 +1,112 @@
-// Package storetest prepares stores for tests. Each function is a write of its own, without the
-// entry in the audit log that the service adds to every change.
+// Package storetest prepares stores for tests. Each function that changes a store is a write of its
+// own, without the entry in the audit log that the service adds to every change.
 package storetest
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"testing"
+	"time"
 
 	"service/store"
 	"service/store/record"
 	"service/webhook"
 )
+
+// Open opens a new store with some programs in a new directory, see [MemoryDir].
+func Open(t testing.TB, programIDs ...string) *store.Store {
+	t.Helper()
+	s := OpenDir(t, MemoryDir(t))
+	for _, id := range programIDs {
+		Program(t, s, id)
+	}
+	return s
+}
+
+// OpenDir opens a data directory until the end of the test.
+func OpenDir(t testing.TB, dir string) *store.Store {
+	t.Helper()
+	s, err := store.Open(context.Background(), store.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// MemoryDir returns a temporary directory, in memory (/dev/shm) if possible, since most tests
+// need no durability. For benchmarks it is on disk, whose speed they measure.
+func MemoryDir(t testing.TB) string {
+	t.Helper()
+	if _, ok := t.(*testing.B); ok {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "store")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// WantCode checks that err is a *webhook.Error with a code.
+func WantCode(t testing.TB, err error, code webhook.Code) {
+	t.Helper()
+	var e *webhook.Error
+	if !errors.As(err, &e) || e.Code != code {
+		t.Errorf("got error %v, want one with code %s", err, code)
+	}
+}
+
+// Query parses the parameters of a list.
+func Query(t testing.TB, l *webhook.List, raw string) *webhook.ListQuery {
+	t.Helper()
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, problem := l.Parse(values)
+	if problem != nil {
+		t.Fatalf("%s: %v", raw, problem)
+	}
+	return &q
+}
+
+// Program creates a program with a token.
+func Program(t testing.TB, s *store.Store, id string) {
+	t.Helper()
+	_, _, err := CreateToken(t.Context(), s, webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Subscribe creates a subscription of a program to events.
+func Subscribe(t testing.TB, s *store.Store, programID string, names ...string) webhook.Subscription {
+	t.Helper()
+	url := "https://partner.example/hook"
+	sub, _, err := CreateSubscription(t.Context(), s, programID, "u", &webhook.SubscriptionFields{URL: &url, Events: &names})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub
+}
+
+// Event returns an event with a new ID.
+func Event(name string) webhook.Event {
+	id := webhook.NewID()
+	return webhook.Event{
+		ID: id, Name: name, Version: "1", ReceivedAt: time.Now(), TimestampGiven: true,
+		JSON: fmt.Appendf(nil, `{"id":%q,"timestamp":"2026-01-02T03:04:05.000Z","name":%q,"version":"1","content_id":7}`, id, name),
+	}
+}
 
 // write runs fn in a write of its own and returns its result.
 func write[T any](ctx context.Context, s *store.Store, fn func(store.Write) (T, error)) (result T, err error) {

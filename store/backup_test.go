@@ -18,9 +18,8 @@ import (
 func TestSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	s := openDir(t, dir)
-	if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	must(t, err)
 	publish := func() {
 		t.Helper()
 		id := webhook.NewID()

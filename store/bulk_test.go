@@ -34,9 +34,8 @@ func createBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, ne
 // runBulk creates a bulk run, and works until it has ended.
 func runBulk(t *testing.T, s *Store, a webhook.BulkAction, id, raw string, newest int64) webhook.BulkRun {
 	t.Helper()
-	if _, err := createBulk(t, s, a, id, raw, newest); err != nil {
-		t.Fatal(err)
-	}
+	_, err := createBulk(t, s, a, id, raw, newest)
+	must(t, err)
 	must(t, s.workBulkRuns(t.Context()))
 	return bulkRun(t, s, id)
 }
@@ -76,9 +75,8 @@ func TestBulkRedelivery(t *testing.T) {
 	form(t, s, queue(t, s, good.ID), 1) // in flight
 	pause(t, s, paused.ID)
 	unsubscribe(t, s, "p", gone.ID)
-	if _, err := s.Deliveries().Redeliver(t.Context(), "p", good.ID, first.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Deliveries().Redeliver(t.Context(), "p", good.ID, first.ID)
+	must(t, err)
 
 	want := map[webhook.BulkSkip]int{
 		webhook.SkipPing: 3, webhook.SkipNotEnded: 2, webhook.SkipRedelivered: 1,
@@ -221,9 +219,8 @@ func TestBulkRunGoesOn(t *testing.T) {
 			}
 			before := count(t, s, "SELECT max(num) FROM deliveries")
 			id := webhook.NewID()
-			if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
-				t.Fatal(err)
-			}
+			_, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0)
+			must(t, err)
 			if err := s.workBulkRuns(interruptedAt(t, s, steps)); !errors.Is(err, context.Canceled) && steps < 3 {
 				t.Errorf("interrupted with %v", err)
 			}
@@ -267,15 +264,13 @@ func TestBulkRunWaitsForRoom(t *testing.T) {
 		publish(t, s, "p", "content_updated")
 		deliver(t, s, full.ID, webhook.StatusFailed)
 		c := deliver(t, s, free.ID, webhook.StatusFailed)
-		if _, err := s.Deliveries().Redeliver(t.Context(), "p", free.ID, c.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Deliveries().Redeliver(t.Context(), "p", free.ID, c.ID)
+		must(t, err)
 		deliverAll(t, s, free.ID)
 	}
 	id := webhook.NewID()
-	if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[event]=content_updated&filter[status]=failed", 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[event]=content_updated&filter[status]=failed", 0)
+	must(t, err)
 	stop := background(t, s.BulkRuns().Run)
 	harness.WaitFor(t, "the run to leave the full subscription behind", func() bool {
 		r := bulkRun(t, s, id)
@@ -304,9 +299,8 @@ func TestBulkRunIsWoken(t *testing.T) {
 		}
 		stop := background(t, s.BulkRuns().Run)
 		id := webhook.NewID()
-		if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
-			t.Fatal(err)
-		}
+		_, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0)
+		must(t, err)
 		for done := 1; done <= each; done++ {
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -394,9 +388,8 @@ func TestBulkRunCancelled(t *testing.T) {
 		deliver(t, s, sub.ID, webhook.StatusFailed)
 	}
 	id := webhook.NewID()
-	if _, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err := createBulk(t, s, webhook.BulkRedeliver, id, "filter[status]=failed", 0)
+	must(t, err)
 	cancel := func(program string) error {
 		return s.Write(t.Context(), func(w Write) error {
 			_, err := w.BulkRuns().Cancel(program, id, webhook.AuditEntry{Admin: "bob@example.com"})

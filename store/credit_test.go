@@ -137,9 +137,8 @@ func TestInlineDeliveryFailureKeepsEvents(t *testing.T) {
 	}{
 		"the queue is stale": {func(t *testing.T, s *Store, id string) {
 			text := "changed"
-			if _, err := s.Subscriptions().Update(t.Context(), "p", id, &webhook.SubscriptionFields{Description: &text}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.Subscriptions().Update(t.Context(), "p", id, &webhook.SubscriptionFields{Description: &text})
+			must(t, err)
 		}, ErrStale},
 		"its last row cannot be stored": {func(t *testing.T, s *Store, _ string) {
 			must(t, s.writer.do(func(t *tx) error { return t.Exec("ALTER TABLE delivery_events RENAME TO away") }))

@@ -31,9 +31,8 @@ func commitWithFailedRead(t *testing.T, s *Store, again bool, last func(*tx) err
 		})
 		must(t, err)
 	}
-	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = 20"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = 20")
+	must(t, err)
 	var busy, frames, moved int
 	must(t, s.db.Writer().Conn().QueryRowContext(t.Context(), "PRAGMA wal_checkpoint(TRUNCATE)").Scan(&busy, &frames, &moved))
 	signal.Ignore(syscall.SIGXFSZ)
@@ -116,9 +115,8 @@ func TestSeqsAfterFailedRead(t *testing.T) {
 		_, err := Write{t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
-	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000")
+	must(t, err)
 	after := publish(t, s, "p", "content_updated")
 	var stored int
 	must(t, s.db.Scan(t.Context(), "SELECT count(*) FROM events WHERE program_id = 'p'", nil, &stored))
@@ -150,9 +148,8 @@ func TestNoInlineDeliveryAfterFailedRead(t *testing.T) {
 		_, err := Write{t}.Publish("p", []webhook.Event{event("content_updated")})
 		return err
 	})
-	if _, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.db.Writer().Conn().ExecContext(t.Context(), "PRAGMA cache_size = -16000")
+	must(t, err)
 	credits.Close()
 	for f := range credits.C {
 		t.Logf("inline delivery: %+v", f)

@@ -82,9 +82,8 @@ func TestFilterChange(t *testing.T) {
 	var want []int64
 	change := func(f webhook.Filters) {
 		names := []string{"content_updated"}
-		if _, err := s.Subscriptions().Update(t.Context(), "p", sub.ID, &webhook.SubscriptionFields{Events: &names, Filters: f}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Subscriptions().Update(t.Context(), "p", sub.ID, &webhook.SubscriptionFields{Events: &names, Filters: f})
+		must(t, err)
 	}
 	all := func(wanted ...int) {
 		for id := range 10 {

@@ -207,9 +207,8 @@ func TestRotateKey(t *testing.T) {
 		t.Errorf("got mode %v, %v; want 0600", info.Mode(), err)
 	}
 	// Rotate again, in this process and after a restart.
-	if _, err := s.RotateKey(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.RotateKey(t.Context())
+	must(t, err)
 	f.check(t, s)
 	s.Close()
 	s = opened(t, Config{Dir: dir})
@@ -694,9 +693,8 @@ func BenchmarkRotateKey(b *testing.B) {
 		}
 	})
 	for b.Loop() {
-		if _, err := s.RotateKey(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		_, err := s.RotateKey(b.Context())
+		must(b, err)
 	}
 	stop()
 	all.Wait()

@@ -31,9 +31,8 @@ func TestFence(t *testing.T) {
 		_, err := s.Events().Publish(t.Context(), "p", []webhook.Event{event("content_updated")})
 		return err
 	}
-	if _, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := s.Tokens().Create(t.Context(), webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	must(t, err)
 	if err := publish(); err != nil || !s.Queues().MaySend() {
 		t.Errorf("with the lease: %v", err)
 	}

@@ -21,9 +21,8 @@ func scrape(t *testing.T, registry *prometheus.Registry) (string, error) {
 	families, failed := registry.Gather()
 	var text bytes.Buffer
 	for _, family := range families {
-		if _, err := expfmt.MetricFamilyToText(&text, family); err != nil {
-			t.Fatal(err)
-		}
+		_, err := expfmt.MetricFamilyToText(&text, family)
+		must(t, err)
 	}
 	return text.String(), failed
 }

@@ -19,9 +19,8 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	program(t, s, "p")
 	limit := func(pages string) {
 		t.Helper()
-		if _, err := s.db.Writer().Conn().ExecContext(ctx, "PRAGMA max_page_count = "+pages); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.db.Writer().Conn().ExecContext(ctx, "PRAGMA max_page_count = "+pages)
+		must(t, err)
 	}
 	want := func(when string, refusals, recoveries int) {
 		t.Helper()

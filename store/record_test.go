@@ -153,9 +153,8 @@ func TestTokens(t *testing.T) {
 		if _, err := s.Tokens().Authenticate(ctx, secret); err != nil {
 			t.Errorf("token without expiry: got %v", err)
 		}
-		if _, err := s.Tokens().Revoke(ctx, made.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err = s.Tokens().Revoke(ctx, made.ID)
+		must(t, err)
 		_, err = s.Tokens().Authenticate(ctx, secret)
 		wantCode(t, err, webhook.CodeUnauthenticated)
 		_, err = s.Tokens().Revoke(ctx, "unknown")

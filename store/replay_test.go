@@ -291,9 +291,8 @@ func TestRotatedSecretsSignForADay(t *testing.T) {
 		}
 	}
 	for range maxOldSecrets - 1 {
-		if _, _, err := s.Subscriptions().RotateSecret(ctx, "p", sub.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err = s.Subscriptions().RotateSecret(ctx, "p", sub.ID)
+		must(t, err)
 	}
 	_, _, err = s.Subscriptions().RotateSecret(ctx, "p", sub.ID)
 	wantCode(t, err, webhook.CodeConflict)

@@ -275,9 +275,8 @@ func TestExpiredDeliveryStays(t *testing.T) {
 		form(t, a.Store, queue(t, a.Store, a.sub.ID), 1)
 		a.end()
 		a.start() // its attempt has ended
-		if _, err := a.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := a.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy())
+		must(t, err)
 		publish(t, a.Store, "p", "channel_created")
 		subscribe(t, a.Store, "p", "channel_created") // whose ping is the newest delivery
 		const expired = "SELECT count(*) FROM deliveries WHERE failure_reason = 'expired' AND ping IS NULL"

@@ -251,9 +251,8 @@ func BenchmarkSubscriptionOrders(b *testing.B) {
 		b.Run(raw, func(b *testing.B) {
 			q := query(b, webhook.AllSubscriptionList, raw)
 			for b.Loop() {
-				if _, _, err := s.Subscriptions().PageAll(b.Context(), "", q); err != nil {
-					b.Fatal(err)
-				}
+				_, _, err := s.Subscriptions().PageAll(b.Context(), "", q)
+				must(b, err)
 			}
 		})
 	}

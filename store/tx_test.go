@@ -104,9 +104,8 @@ func TestFullStoreRecovers(t *testing.T) {
 	ctx := context.Background()
 	s := openProgram(t)
 	limit := func(pages string) {
-		if _, err := s.db.Writer().Conn().ExecContext(ctx, "PRAGMA max_page_count = "+pages); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.db.Writer().Conn().ExecContext(ctx, "PRAGMA max_page_count = "+pages)
+		must(t, err)
 	}
 	limit("1") // rounded up to the current size
 	stored := 0

@@ -57,9 +57,8 @@ func TestStandby(t *testing.T) {
 	publish := func(n int) {
 		t.Helper()
 		for range n {
-			if _, err := primary.Events().Publish(t.Context(), "p", []webhook.Event{storetest.Event("content_updated")}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := primary.Events().Publish(t.Context(), "p", []webhook.Event{storetest.Event("content_updated")})
+			must(t, err)
 		}
 	}
 	keys, err := datadir.ReadKeys(dir, "")

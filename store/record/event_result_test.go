@@ -27,9 +27,8 @@ func TestEventResults(t *testing.T) {
 	for i, status := range []int{200, 404, 503, 200} {
 		c := send(t, s, subs[i].ID, status)
 		if i == 3 {
-			if _, err := storetest.Redeliver(t.Context(), s, "p", subs[i].ID, c.ID); err != nil {
-				t.Fatal(err)
-			}
+			_, err := storetest.Redeliver(t.Context(), s, "p", subs[i].ID, c.ID)
+			must(t, err)
 		}
 	}
 	other := publish(t, s, "q", "content_updated")
@@ -49,9 +48,8 @@ func TestEventResults(t *testing.T) {
 	}
 
 	// A deleted subscription does not retry.
-	if _, err := storetest.DeleteSubscription(t.Context(), s, "p", subs[2].ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err = storetest.DeleteSubscription(t.Context(), s, "p", subs[2].ID)
+	must(t, err)
 	if got, err = s.Events().Results(t.Context(), events[2:3]); err != nil ||
 		got[0] != (record.EventResult{Delivered: 2, Failed: 2, Waiting: 1}) {
 		t.Errorf("after a subscription was deleted: %+v, %v", got, err)

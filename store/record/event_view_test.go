@@ -99,15 +99,13 @@ func TestEventView(t *testing.T) {
 	storetest.Subscribe(t, s, "p", "channel_created")
 	paused := storetest.Subscribe(t, s, "p", "content_updated")
 	off := false
-	if _, err := storetest.UpdateSubscription(t.Context(), s, "p", paused.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := storetest.UpdateSubscription(t.Context(), s, "p", paused.ID, &webhook.SubscriptionFields{Active: &off})
+	must(t, err)
 	e := publish(t, s, "p", "content_updated", "content_updated")[1]
 	c := send(t, s, had.ID, 404)
 	for range record.EventDeliveries + 2 {
-		if _, err := storetest.Redeliver(t.Context(), s, "p", had.ID, c.ID); err != nil {
-			t.Fatal(err)
-		}
+		_, err = storetest.Redeliver(t.Context(), s, "p", had.ID, c.ID)
+		must(t, err)
 	}
 	v, err := s.Events().View(t.Context(), "p", e.ID, "")
 	must(t, err)
@@ -139,12 +137,10 @@ func TestSubscribers(t *testing.T) {
 	b := storetest.Subscribe(t, s, "q", "content_updated")
 	gone := storetest.Subscribe(t, s, "q", "content_updated")
 	off := false
-	if _, err := storetest.UpdateSubscription(t.Context(), s, "p", a.ID, &webhook.SubscriptionFields{Active: &off}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := storetest.DeleteSubscription(t.Context(), s, "q", gone.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err := storetest.UpdateSubscription(t.Context(), s, "p", a.ID, &webhook.SubscriptionFields{Active: &off})
+	must(t, err)
+	_, err = storetest.DeleteSubscription(t.Context(), s, "q", gone.ID)
+	must(t, err)
 	for of, want := range map[string]string{"": "map[channel_created:{0 1} content_updated:{1 1}]",
 		"p": "map[channel_created:{0 1} content_updated:{0 1}]", "q": "map[content_updated:{1 0}]", "r": "map[]"} {
 		got, err := s.Events().CountSubscribers(t.Context(), of)

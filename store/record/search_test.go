@@ -23,9 +23,8 @@ func TestFind(t *testing.T) {
 	const eventID = "ffffffff-0000-7000-8000-000000000001"
 	e := webhook.Event{ID: eventID, Name: "user_created", JSON: []byte(`{"id":"` + eventID + `","name":"user_created"}`)}
 	for _, program := range []string{"a", "b"} {
-		if _, err := s.Events().Publish(ctx, program, []webhook.Event{e}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = s.Events().Publish(ctx, program, []webhook.Event{e})
+		must(t, err)
 	}
 	for _, tt := range []struct {
 		prefix string

@@ -70,9 +70,8 @@ func TestSearchEvents(t *testing.T) {
 				JSON: fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"content_updated","version":"1","content_id":%d}`,
 					id, i%700)})
 		}
-		if _, err := s.Events().Publish(t.Context(), programID, events); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Events().Publish(t.Context(), programID, events)
+		must(t, err)
 	}
 	add("a", 0, 800)
 	add("b", 0, 800)

@@ -414,8 +414,7 @@ func TestRestoreReplaced(t *testing.T) {
 	r.mustClose()
 	wantNumber(t, "rows of the newest state", restoredRows(t, cfg), 6)
 	path := filepath.Join(t.TempDir(), "before.db")
-	if _, err := Restore(t.Context(), cfg, path, before); err != nil {
-		t.Fatal(err)
-	}
+	_, err := Restore(t.Context(), cfg, path, before)
+	must(t, err)
 	wantNumber(t, "rows of the state before", countRows(t, path), 10)
 }

@@ -163,9 +163,8 @@ func TestDamagedNewest(t *testing.T) {
 			}
 			at, timeErr := time.Parse(time.RFC3339, command[1])
 			must(t, errors.Join(timeErr, RemoveDatabase(restored)))
-			if _, err := Restore(t.Context(), cfg, restored, at); err != nil {
-				t.Fatal(err)
-			}
+			_, err = Restore(t.Context(), cfg, restored, at)
+			must(t, err)
 			wantNumber(t, "rows restored", countRows(t, restored), rows-1)
 		})
 	}

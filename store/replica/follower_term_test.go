@@ -62,9 +62,8 @@ func TestCompleteWithSnapshot(t *testing.T) {
 	at := s.own.at
 	s.own.complete.Store(false)
 	must(t, writeTerm(t.Context(), at, s.own.term))
-	if _, err := s.db.Snapshot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.db.Snapshot(t.Context())
+	must(t, err)
 	copied, err := ownFiles(t.Context(), s, litestream.SnapshotLevel)
 	if err == nil {
 		err = at.removeTerm(t.Context(), 1)

@@ -63,9 +63,8 @@ func TestCatchUpToSnapshot(t *testing.T) {
 	must(t, err)
 	r.insert(1)
 	r.awaitSent(s)
-	if _, err := s.db.Snapshot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.db.Snapshot(t.Context())
+	must(t, err)
 	for level := 0; level < litestream.SnapshotLevel; level++ {
 		files, err := s.replica.Client.LTXFiles(t.Context(), level, at+1, false)
 		must(t, err)

@@ -421,9 +421,8 @@ func holdByZombie(t *testing.T, dir string) {
 func holdByStopped(t *testing.T, dir string) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", "read -r line")
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cmd.StdinPipe()
+	must(t, err)
 	must(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()

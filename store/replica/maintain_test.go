@@ -43,9 +43,8 @@ func TestSnapshotRetention(t *testing.T) {
 	for i, ago := range []time.Duration{3 * retention, 2 * retention, retention + time.Minute, 2 * time.Hour} {
 		r.random(i + 1)
 		r.settle()
-		if _, err := r.current().db.Snapshot(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := r.current().db.Snapshot(t.Context())
+		must(t, err)
 		age(t, r.current(), now.Add(-time.Hour), now.Add(-ago))
 	}
 	r.random(1)

@@ -109,9 +109,8 @@ func TestFollowerMerges(t *testing.T) {
 	}
 
 	r.mustClose()
-	if _, _, err := f.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = f.CatchUp(t.Context())
+	must(t, err)
 	if !bytes.Equal(pages(t, f.cfg.Path), pages(t, r.path)) {
 		t.Error("the copy differs from the database")
 	}
@@ -169,8 +168,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		backlog(r, 500, 1000)
 		must(b, r.close())
 		b.StartTimer()
-		if _, _, err := f.CatchUp(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		_, _, err := f.CatchUp(b.Context())
+		must(b, err)
 	}
 }

@@ -273,9 +273,8 @@ func (r *replicated) awaitSent(s *session) {
 func restoredRows(t testing.TB, cfg *Config) int {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "restored.db")
-	if _, err := Restore(context.Background(), cfg, path, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := Restore(context.Background(), cfg, path, time.Time{})
+	must(t, err)
 	return countRows(t, path)
 }
 

@@ -286,9 +286,8 @@ func (c chain) write(number int64, level int, minTXID, maxTXID ltx.TXID) {
 	}
 	page := bytes.Repeat([]byte{byte(number), byte(maxTXID)}, 256)
 	must(c.t, errors.Join(enc.EncodeHeader(h), enc.EncodePage(ltx.PageHeader{Pgno: 1}, page), enc.Close()))
-	if _, err := client.WriteLTXFile(c.t.Context(), level, minTXID, maxTXID, &text); err != nil {
-		c.t.Fatal(err)
-	}
+	_, err = client.WriteLTXFile(c.t.Context(), level, minTXID, maxTXID, &text)
+	must(c.t, err)
 }
 
 func (c chain) begin(next term) {

@@ -144,11 +144,10 @@ func TestUnsupportedSchema(t *testing.T) {
 		-1: " has schema -1 of an unreleased version, but this binary supports schemas from 7 on: ",
 	} {
 		path := filepath.Join(t.TempDir(), "test.db")
-		if _, err := openSchema(t, path, &Schema{Version: version, Script: testSchema.Script}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := openSchema(t, path, &Schema{Version: version, Script: testSchema.Script})
+		must(t, err)
 		step := after("DROP TABLE items;")
-		_, err := openSchema(t, path, step)
+		_, err = openSchema(t, path, step)
 		if err == nil || !strings.HasPrefix(err.Error(), path+want) {
 			t.Errorf("%d: got %v", version, err)
 		}

@@ -31,11 +31,10 @@ func TestAuditRetention(t *testing.T) {
 		}
 		return verifyAudit(t, s)
 	}
-	var first webhook.AuditEntry
 	entries, _, err := s.Audit().Page(t.Context(), query(t, webhook.AuditList, fmt.Sprintf("sort=at&filter[at.from]=%s&page[size]=1",
 		webhook.FormatTime(now.Add(-time.Hour)))))
 	must(t, err)
-	first = entries[0]
+	first := entries[0]
 	got := remove(now.Add(-24*time.Hour), old)
 	if got.First != old+1 || got.Entries != young+1 || got.Anchor != first.Previous ||
 		got.Pruned != (webhook.AuditPrune{Num: old, Hash: got.Anchor}) {

@@ -42,9 +42,7 @@ func TestUnreadableEventsAreNotClaimed(t *testing.T) {
 	recordResult(t, s, c, &a, step, webhook.HealthPolicy{})
 	s.tail = tail.New(0)
 	hide := func(from, to string) {
-		must(t, s.writer.do(func(t *tx) error {
-			return t.Exec("UPDATE events SET program_id = '" + to + "' WHERE program_id = '" + from + "'")
-		}))
+		execute(t, s, "UPDATE events SET program_id = '"+to+"' WHERE program_id = '"+from+"'")
 	}
 	program(t, s, "elsewhere")
 	hide("p", "elsewhere")

@@ -56,7 +56,7 @@ func TestDeliveryView(t *testing.T) {
 		t.Errorf("redeliveries (-want +got):\n%s", diff)
 	}
 	// Retention can remove its events before the delivery.
-	must(t, s.writer.do(func(tx *tx) error { return tx.Exec("DELETE FROM events WHERE seq = 1") }))
+	execute(t, s, "DELETE FROM events WHERE seq = 1")
 	s.tail = tail.New(0)
 	if d, err = s.Deliveries().View(t.Context(), c.ID); err != nil || d.EventJSON != nil {
 		t.Errorf("without an event: got %q, %v", d.EventJSON, err)

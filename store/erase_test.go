@@ -147,9 +147,7 @@ func TestEraseAtOnce(t *testing.T) {
 			t.Errorf("an event was sent: %v", err)
 		}
 	}
-	must(t, s.writer.do(func(t *tx) error {
-		return t.Exec("UPDATE deliveries SET next_attempt_at = 1 WHERE next_attempt_at IS NOT NULL")
-	}))
+	execute(t, s, "UPDATE deliveries SET next_attempt_at = 1 WHERE next_attempt_at IS NOT NULL")
 	for _, sub := range p.subscriptions {
 		for _, credit := range []*Credit{duePing(s, sub.ID), due(s, sub.ID)} {
 			credit.Queue.ProgramID = "p"
@@ -210,7 +208,7 @@ func TestEraseContinues(t *testing.T) {
 	erase(t, s, "gone")
 	steps := 0
 	for done := false; !done; steps++ {
-		// After more and more of them, since a step may have nothing to do.
+		// It is interrupted after more and more steps, since a step may have nothing to do.
 		err := s.eraseAll(interruptedAt(t, s, 1+2*steps), false)
 		if done = err == nil; !done && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)

@@ -108,7 +108,7 @@ func TestEventTypes(t *testing.T) {
 		"requested by subscriptions of program acme, and in the event log of program acme.")
 	unsubscribe(t, s, "acme", sub.ID)
 	wantRefusal(t, "delete a published type", deleteType(s, name), webhook.CodeConflict, "because it is in the event log of program acme.")
-	must(t, s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM events") })) // as retention does
+	execute(t, s, "DELETE FROM events") // as retention does
 	must(t, deleteType(s, name))
 	if catalog.Has(name) {
 		t.Error("the catalog still has the deleted type")
@@ -182,7 +182,7 @@ func TestEventTypeLimits(t *testing.T) {
 	if err != nil {
 		t.Errorf("change one of the maximum: %v", err)
 	}
-	must(t, s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM event_types WHERE name LIKE 'x.%'") }))
+	execute(t, s, "DELETE FROM event_types WHERE name LIKE 'x.%'")
 	fill(1, webhook.MaxAPIEventTypeSize-10)
 	_, _, err = putType(s, eventType(t, "order.shipped", `{"enum":[1,2,3]}`))
 	wantRefusal(t, "too large", err, webhook.CodeConflict, "larger than 16777216 bytes")

@@ -23,10 +23,6 @@ type levels = map[string]doctor.Level
 // TestExamineDir makes one change at a time to a data directory, and checks that only the
 // matching check reports it. Open also refuses a newer schema and names both versions.
 func TestExamineDir(t *testing.T) {
-	write := func(t *testing.T, s *Store, query string, args ...any) {
-		t.Helper()
-		must(t, s.writer.do(func(t *tx) error { return t.Exec(query, args...) }))
-	}
 	tests := []struct {
 		name   string
 		open   func(t *testing.T, s *Store)   // called with the open store
@@ -52,10 +48,10 @@ func TestExamineDir(t *testing.T) {
 			_, err = f.Write(keyring.Format([]keyring.Key{keyring.NewKey()}))
 			must(t, errors.Join(err, f.Close()))
 		}, want: levels{"secret key": doctor.LevelWarn}, detail: "a rotation is incomplete", opens: true},
-		{name: "newer schema", open: func(t *testing.T, s *Store) { write(t, s, "PRAGMA user_version = 9999") },
+		{name: "newer schema", open: func(t *testing.T, s *Store) { execute(t, s, "PRAGMA user_version = 9999") },
 			want: levels{"schema": doctor.LevelFail}, detail: "schema 9999, but this binary supports schemas up to "},
 		{name: "clock set back", open: func(t *testing.T, s *Store) {
-			write(t, s, "UPDATE settings SET value = ? WHERE name = 'clock'", fmt.Append(nil, time.Now().Add(time.Hour).UnixMilli()))
+			execute(t, s, "UPDATE settings SET value = ? WHERE name = 'clock'", fmt.Append(nil, time.Now().Add(time.Hour).UnixMilli()))
 			s.writer.running = false // so that Close does not save the clock
 		}, want: levels{"clock since last run": doctor.LevelWarn}, detail: " behind the time at which", opens: true},
 		{name: "damaged page", closed: func(t *testing.T, dir string) {
@@ -71,7 +67,7 @@ func TestExamineDir(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "d")
 			s := opened(t, Config{Dir: dir})
-			write(t, s, "UPDATE settings SET value = value WHERE name = 'clock'")
+			execute(t, s, "UPDATE settings SET value = value WHERE name = 'clock'")
 			if test.open != nil {
 				test.open(t, s)
 			}
@@ -110,9 +106,7 @@ func TestExamineCountedTime(t *testing.T) {
 	} {
 		dir := filepath.Join(t.TempDir(), "d")
 		s := opened(t, Config{Dir: dir})
-		must(t, s.writer.do(func(t *tx) error {
-			return t.Exec("INSERT INTO retention_marks VALUES (0, ?, 0, 0, 0)", time.Now().Add(-ahead).UnixMilli())
-		}))
+		execute(t, s, "INSERT INTO retention_marks VALUES (0, ?, 0, 0, 0)", time.Now().Add(-ahead).UnixMilli())
 		compare(t, s.Examine(t.Context(), time.Minute), levels{"age of records": doctor.LevelWarn}, detail)
 		must(t, s.Close())
 		found, err := doctor.Examine(t.Context(), doctor.Config{Dir: dir}, time.Minute)

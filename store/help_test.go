@@ -110,6 +110,12 @@ func attempted(t testing.TB, s *Store, c *Claim, status int, policy webhook.Heal
 	return recordResult(t, s, c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy)
 }
 
+// execute runs a statement in a write, as a fault or another program would.
+func execute(t testing.TB, s *Store, query string, args ...any) {
+	t.Helper()
+	must(t, s.writer.do(func(t *tx) error { return t.Exec(query, args...) }))
+}
+
 // background runs a part of the store until the returned function is called, which waits for its end.
 func background(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()

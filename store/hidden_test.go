@@ -197,9 +197,7 @@ func TestProgramView(t *testing.T) {
 	}
 	sub, err := create(s, "d", "content_updated")
 	must(t, err)
-	must(t, s.writer.do(func(t *tx) error {
-		return t.Exec("UPDATE subscriptions SET status = 'failing' WHERE id = ?", sub.ID)
-	}))
+	execute(t, s, "UPDATE subscriptions SET status = 'failing' WHERE id = ?", sub.ID)
 	for q, want := range map[string]string{
 		"sort=id":                                    "B a c-100% d e",
 		"sort=-id":                                   "e d c-100% a B",

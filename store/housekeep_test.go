@@ -90,9 +90,7 @@ func TestDeletionInSteps(t *testing.T) {
 // wantEnded checks that nothing of a deleted subscription is sent or shown as pending.
 func wantEnded(t *testing.T, s *Store, subscriptionID string) {
 	t.Helper()
-	must(t, s.writer.do(func(tx *tx) error {
-		return tx.Exec("UPDATE deliveries SET next_attempt_at = 1 WHERE next_attempt_at IS NOT NULL")
-	}))
+	execute(t, s, "UPDATE deliveries SET next_attempt_at = 1 WHERE next_attempt_at IS NOT NULL")
 	for _, credit := range []*Credit{duePing(s, subscriptionID), due(s, subscriptionID)} {
 		if c, _, err := s.Queues().claimDue(t.Context(), credit); err != nil || c != nil {
 			t.Fatalf("claimed for a deleted subscription: %v, %v", c, err)

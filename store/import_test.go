@@ -196,7 +196,7 @@ func TestImport(t *testing.T) {
 		"with programs": func(s *Store) {
 			fillProgram(t, s, "other-program")
 			hour := strconv.FormatInt(time.Hour.Milliseconds(), 10)
-			must(t, s.writer.do(func(t *tx) error { return t.Exec(schema.Set, clock.WaitOffset, []byte(hour)) }))
+			execute(t, s, schema.Set, clock.WaitOffset, []byte(hour))
 			scan, _ := s.db.Reads(t.Context())
 			must(t, s.clock.Open(scan))
 		},

@@ -214,7 +214,7 @@ func TestIncidentOfAnInterruptedAttempt(t *testing.T) {
 	inIncident(t, func(t *testing.T, w *incidentWorld) {
 		publish(t, w.s, "p", "content_updated")
 		c := form(t, w.s, queue(t, w.s, w.sub.ID), 1)
-		must(t, w.s.writer.do(func(t *tx) error { return t.Exec("UPDATE deliveries SET attempts_made = 5 WHERE num = ?", c.num) }))
+		execute(t, w.s, "UPDATE deliveries SET attempts_made = 5 WHERE num = ?", c.num)
 		n, err := w.s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy())
 		if err != nil || n != 1 {
 			t.Fatalf("recovered %d, %v", n, err)

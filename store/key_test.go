@@ -456,7 +456,7 @@ func TestQueuesWithUnusableRecord(t *testing.T) {
 	} {
 		s := openProgram(t)
 		bad, good := subscribe(t, s, "p", "content_updated"), subscribe(t, s, "p", "content_updated")
-		must(t, s.writer.do(func(t *tx) error { return t.Exec(spoil, bad.ID) }))
+		execute(t, s, spoil, bad.ID)
 		queues, err := s.Queues().All(t.Context())
 		if err != nil || len(queues) != 2 {
 			t.Fatalf("%s: got %d queues, %v; want 2", spoil, len(queues), err)

@@ -106,7 +106,7 @@ func TestMetricsOfFailedWrites(t *testing.T) {
 	wantMetrics(t, registry, `webhooks_events_accepted_total{program="p"} 2`, `webhooks_commit_failures_total 0`)
 
 	// The disk is full.
-	must(t, s.writer.do(func(t *tx) error { return t.Exec("PRAGMA max_page_count = 1") }))
+	execute(t, s, "PRAGMA max_page_count = 1")
 	large := event("content_updated")
 	large.JSON = bytes.Repeat([]byte(" "), 1<<20)
 	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{large}); !Unavailable(err) {

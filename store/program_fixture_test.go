@@ -135,14 +135,14 @@ func (p *filledProgram) attempts(t *testing.T, s *Store) {
 // rest adds redeliveries, replays, bulk runs and the records that only retention writes.
 func (p *filledProgram) rest(t *testing.T, s *Store) {
 	t.Helper()
-	must(t, s.writer.do(func(t *tx) error { return t.Exec(schema.BeginEpochs, p.id) }))
+	execute(t, s, schema.BeginEpochs, p.id)
 	first := p.subscriptions[0]
 	page, _, err := s.Deliveries().Page(t.Context(), p.id, first.ID, query(t, webhook.DeliveryList, "filter[status]=success&sort=created_at"))
 	must(t, err)
 	sent := slices.IndexFunc(page, func(d webhook.Delivery) bool { return d.Events[0].Name != webhook.EventPing })
 	_, err = s.Deliveries().Redeliver(t.Context(), p.id, first.ID, page[sent].ID)
 	must(t, err)
-	replay, err := s.Replays().Create(t.Context(), p.id, first.ID,
+	_, err = s.Replays().Create(t.Context(), p.id, first.ID,
 		&webhook.ReplayFields{From: time.Now().Add(-time.Hour), To: time.Now().Add(time.Minute), Only: webhook.ReplayAll})
 	must(t, err)
 	_, _, err = s.Queues().stepReplay(t.Context(), queue(t, s, first.ID), 1, webhook.MaxDeliveryBytes)
@@ -171,7 +171,6 @@ func (p *filledProgram) rest(t *testing.T, s *Store) {
 		return err
 	}))
 	must(t, s.writer.do(func(t *tx) error { return s.stats.Write(t.Tx, 1<<20, t.counted()) }))
-	_ = replay
 }
 
 // newRun creates a bulk run of failed deliveries and lets it do its work.

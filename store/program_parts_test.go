@@ -17,9 +17,7 @@ import (
 func newMove(t *testing.T) (*moveParts, *filledProgram) {
 	t.Helper()
 	from, p := exportSource(t)
-	must(t, from.writer.do(func(t *tx) error {
-		return t.Exec("UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
-	}))
+	execute(t, from, "UPDATE bulk_runs SET status = 'completed', completed_at = created_at WHERE status = 'running'")
 	return &moveParts{id: webhook.NewID(), from: from, to: open(t), program: p.id}, p
 }
 

@@ -83,7 +83,7 @@ func TestPullTruncated(t *testing.T) {
 	_, start, truncated := pull(t, s, &sub, "p", "", "")
 	publish(t, s, "p", "content_updated", "content_updated", "content_deleted")
 	remove := func(seq int64) {
-		must(t, s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM events WHERE program_id = 'p' AND seq <= ?", seq) }))
+		execute(t, s, "DELETE FROM events WHERE program_id = 'p' AND seq <= ?", seq)
 	}
 	if truncated {
 		t.Error("an empty log is truncated")
@@ -148,12 +148,12 @@ func TestPullAfterManyEpochs(t *testing.T) {
 	}
 	begin := func() {
 		for _, q := range []string{schema.BeginEpochs, schema.DropEpochs} {
-			must(t, s.writer.do(func(t *tx) error { return t.Exec(q, "p") }))
+			execute(t, s, q, "p")
 		}
 	}
 	_, first := log("")
 	begin() // at the head 3, but with fewer events, as after the restore of an older copy
-	must(t, s.writer.do(func(t *tx) error { return t.Exec("UPDATE log_epochs SET head = 1") }))
+	execute(t, s, "UPDATE log_epochs SET head = 1")
 	_, second := log("")
 	for range 99 {
 		begin()

@@ -380,7 +380,7 @@ func fillQueues(t *testing.T, s *Store) (subs []webhook.Subscription) {
 		"UPDATE old_signing_secrets SET secret = x'00' WHERE subscription_id = ?": subs[9].ID,
 		"UPDATE subscriptions SET signing_secret = x'00' WHERE id = ?":            subs[7].ID,
 	} {
-		must(t, s.writer.do(func(t *tx) error { return t.Exec(query, id) }))
+		execute(t, s, query, id)
 	}
 	return subs
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -112,8 +111,6 @@ func testLogger(t testing.TB) *slog.Logger {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-var _ io.Writer = writerFunc(nil)
 
 // restored restores a replica into a new data directory with the key of another one, and opens
 // it.

@@ -122,7 +122,7 @@ func restoreSchema(t *testing.T, target string, version int) error {
 	cfg := fileReplica(t, dir, target)
 	r := openReplicated(t, dir, cfg)
 	program(t, r.Store, "p")
-	must(t, r.writer.do(func(t *tx) error { return t.Exec("PRAGMA user_version = " + strconv.Itoa(version)) }))
+	execute(t, r.Store, "PRAGMA user_version = "+strconv.Itoa(version))
 	must(t, r.close())
 	to, err := datadir.Restore(t.TempDir(), false)
 	must(t, err)

@@ -101,7 +101,7 @@ func TestFileShrinks(t *testing.T) {
 	if swept.Shrunk != 0 {
 		t.Errorf("nothing is free, but the file shrank by %d bytes", swept.Shrunk)
 	}
-	must(t, s.writer.do(func(t *tx) error { return t.Exec("DELETE FROM events WHERE seq > 1000 AND seq < 6000") }))
+	execute(t, s, "DELETE FROM events WHERE seq > 1000 AND seq < 6000")
 	if swept := sweepAt(t, s, time.Now().Add(-time.Hour)); swept.Shrunk != 0 {
 		t.Errorf("a third is free, but the file shrank by %d bytes", swept.Shrunk)
 	}

@@ -184,9 +184,7 @@ func TestSubscriptionOrder(t *testing.T) {
 	s.stats.Count("p", degraded.ID, &webhook.Attempt{Result: webhook.ResultRetryable}, time.Now())
 	s.stats.Count("p", paused.ID, &webhook.Attempt{Result: webhook.ResultRetryable}, time.Now())
 	publish(t, s, "p", "content_updated")
-	must(t, s.writer.do(func(tx *tx) error {
-		return tx.Exec("UPDATE cursors SET seq = 1 WHERE subscription_id <> ?", behind.ID)
-	}))
+	execute(t, s, "UPDATE cursors SET seq = 1 WHERE subscription_id <> ?", behind.ID)
 	for raw, want := range map[string]string{
 		"":                           "Failing, behind; Failing; Disabled; Degraded; Paused; https://Hooks.example/T0/secret?key=canary; zebra",
 		"sort=-status":               "https://Hooks.example/T0/secret?key=canary; zebra; Paused; Degraded; Disabled; Failing, behind; Failing",

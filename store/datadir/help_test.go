@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -23,13 +22,8 @@ import (
 // fileReplica configures a replica in a directory, through a file in Litestream's format.
 func fileReplica(t testing.TB, dir, target string) *replica.Config {
 	t.Helper()
-	return readReplica(t,
-		"dbs:\n  - path: "+dir+"/service.db\n    monitor-interval: 20ms\n    replica:\n      path: "+target+"\n      sync-interval: "+
-			"20ms\nshutdown-sync-timeout: 60s\n")
-}
-
-func readReplica(t testing.TB, text string) *replica.Config {
-	t.Helper()
+	text := "dbs:\n  - path: " + dir + "/service.db\n    monitor-interval: 20ms\n    replica:\n      path: " + target +
+		"\n      sync-interval: 20ms\nshutdown-sync-timeout: 60s\n"
 	name := filepath.Join(t.TempDir(), "litestream.yml")
 	must(t, os.WriteFile(name, []byte(text), 0o600))
 	cfg, err := replica.ReadConfig(name, func(string) (string, bool) { return "", false })
@@ -111,8 +105,6 @@ func testLogger(t testing.TB) *slog.Logger {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-var _ io.Writer = writerFunc(nil)
 
 // restored restores a replica into a new data directory with the key of another one, and opens
 // it.

@@ -157,7 +157,8 @@ func TestSessions(t *testing.T) {
 	}
 	third, thirdSecret := createSession(t, s, ana, "")
 	// An admin cannot revoke another admin's session.
-	storetest.WantCode(t, s.Write(t.Context(), func(w store.Write) error { return w.Sessions().Revoke(bo.ID, third.ID) }), webhook.CodeNotFound)
+	err = s.Write(t.Context(), func(w store.Write) error { return w.Sessions().Revoke(bo.ID, third.ID) })
+	storetest.WantCode(t, err, webhook.CodeNotFound)
 	if !good(t, s, thirdSecret) {
 		t.Error("another admin revoked the session")
 	}

@@ -102,5 +102,6 @@ func TestSignCount(t *testing.T) {
 	if err != nil || found.UsedAt.IsZero() || found.SignCount != 1<<32-1 {
 		t.Errorf("got %+v, %v", found, err)
 	}
-	storetest.WantCode(t, s.Write(t.Context(), func(w store.Write) error { return w.Passkeys().Use(webhook.NewID(), 1) }), webhook.CodeNotFound)
+	err = s.Write(t.Context(), func(w store.Write) error { return w.Passkeys().Use(webhook.NewID(), 1) })
+	storetest.WantCode(t, err, webhook.CodeNotFound)
 }

@@ -64,8 +64,8 @@ func newAllDeliveries(t *testing.T, random *rand.Rand) *allDeliveries {
 		ids: make(map[string]map[string]string), replays: []string{webhook.NewID(), webhook.NewID()}}
 	for _, id := range d.replays {
 		must(t, s.Write(t.Context(), func(w store.Write) error {
-			_, err := w.BulkRuns().Create(&store.NewBulkRun{ID: id, Action: webhook.BulkRedeliver, Query: storetest.Query(t, webhook.AllDeliveryList, ""),
-				Audit: webhook.AuditEntry{Admin: "ada@example.com"}})
+			_, err := w.BulkRuns().Create(&store.NewBulkRun{ID: id, Action: webhook.BulkRedeliver,
+				Query: storetest.Query(t, webhook.AllDeliveryList, ""), Audit: webhook.AuditEntry{Admin: "ada@example.com"}})
 			return err
 		}))
 	}

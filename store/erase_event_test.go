@@ -233,7 +233,7 @@ func TestErasedEventIsNotSentAgain(t *testing.T) {
 	_, err = s.Replays().Create(t.Context(), "p", sub.ID, f)
 	must(t, err)
 	c := mustStep(t, s, sub.ID)
-	if c == nil || len(c.Events) != 1 || !bytes.Contains(c.Events[0], []byte(events[1].ID)) {
+	if len(c.Events) != 1 || !bytes.Contains(c.Events[0], []byte(events[1].ID)) {
 		t.Errorf("replay: got %+v, want %s", c, events[1].ID)
 	}
 

@@ -208,7 +208,7 @@ func TestEraseContinues(t *testing.T) {
 	erase(t, s, "gone")
 	steps := 0
 	for done := false; !done; steps++ {
-		// It is interrupted after more and more steps, since a step may have nothing to do.
+		// Each erasure is interrupted after more steps than the last, since a step may have nothing to do.
 		err := s.eraseAll(interruptedAt(t, s, 1+2*steps), false)
 		if done = err == nil; !done && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)

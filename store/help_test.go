@@ -16,7 +16,7 @@ func mustWrite(t *testing.T, s *Store, do func(w Write) error) {
 	must(t, s.Write(t.Context(), do))
 }
 
-// wantNumber compares a number of things.
+// wantNumber checks that got is want; what names the things that were counted.
 func wantNumber[N int | int64](t testing.TB, what string, got, want N) {
 	t.Helper()
 	if got != want {
@@ -87,11 +87,13 @@ func mustClaim(t testing.TB, s *Store, credit *Credit) *Claim {
 	return c
 }
 
-// mustStep forms the next delivery of a subscription's replays, nil if there is none.
+// mustStep forms the next delivery of a subscription's replays, which must have one.
 func mustStep(t testing.TB, s *Store, id string) *Claim {
 	t.Helper()
 	c, _, err := s.Queues().stepReplay(t.Context(), queue(t, s, id), 100, webhook.MaxDeliveryBytes)
-	must(t, err)
+	if err != nil || c == nil {
+		t.Fatalf("got %+v, %v, want a delivery of a replay", c, err)
+	}
 	return c
 }
 
@@ -116,7 +118,8 @@ func execute(t testing.TB, s *Store, query string, args ...any) {
 	must(t, s.writer.do(func(t *tx) error { return t.Exec(query, args...) }))
 }
 
-// background runs a part of the store until the returned function is called, which waits for its end.
+// background runs a loop of the store. stop ends the loop, waits for it, and fails the test if it
+// returned an error. Call stop once.
 func background(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -129,7 +132,8 @@ func background(t testing.TB, run func(context.Context) error) (stop func()) {
 	}
 }
 
-// interruptedAt returns a context that ends after so many steps of a store's housekeeping.
+// interruptedAt returns a context that ends after so many steps of an operation of the store, such as an
+// erasure or an import. It replaces s.afterStep.
 func interruptedAt(t testing.TB, s *Store, steps int) context.Context {
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(stop)
@@ -141,7 +145,7 @@ func interruptedAt(t testing.TB, s *Store, steps int) context.Context {
 	return ctx
 }
 
-// openError opens a store for the error, nil if it opens.
+// openError opens and closes a store, and returns the first error.
 func openError(t testing.TB, cfg Config) error {
 	t.Helper()
 	s, err := Open(t.Context(), cfg)

@@ -88,7 +88,8 @@ func TestHoldAfterRestore(t *testing.T) {
 	}
 }
 
-// backUp returns a copy of the database outside of the data directory, where the next start removes unfinished files.
+// backUp returns the path of a backup. It is outside of the data directory, in which the next start
+// removes unfinished files.
 func backUp(t *testing.T, s *Store) (path string) {
 	t.Helper()
 	snapshot, err := s.Snapshot(t.Context(), 1)
@@ -98,7 +99,7 @@ func backUp(t *testing.T, s *Store) (path string) {
 	return path
 }
 
-// restoreBackup replaces the database of a data directory.
+// restoreBackup replaces the database of a data directory by a backup, and moves the file of the backup.
 func restoreBackup(t *testing.T, dir, backup string) {
 	t.Helper()
 	r, err := datadir.Restore(dir, true)

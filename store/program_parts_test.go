@@ -78,7 +78,7 @@ func TestMoveGone(t *testing.T) {
 		"SELECT count(*) FROM incidents WHERE program_id = ? AND last_delivery IS NOT NULL",
 		"SELECT count(*) FROM failures WHERE last_delivery IS NOT NULL AND " + ofProgram,
 	} {
-		wantNumber(t, query, count(t, m.to, query, p.id), 0)
+		wantNumber(t, "from "+query, count(t, m.to, query, p.id), 0)
 	}
 }
 

@@ -105,7 +105,7 @@ func TestRetention(t *testing.T) {
 			"SELECT count(*) FROM losses":                                        0,
 			"SELECT count(*) FROM deliveries WHERE next_attempt_at IS NOT NULL ": 0,
 		} {
-			wantNumber(t, query, count(t, s, query), want)
+			wantNumber(t, "from "+query, count(t, s, query), want)
 		}
 		if _, err := s.Events().Get(t.Context(), "p", old[0].ID); err == nil {
 			t.Error("the old event still exists")

@@ -124,7 +124,7 @@ func TestFileShrinks(t *testing.T) {
 	if got := digest(t, copied.db.Readers()); got != want {
 		t.Error("the restored database differs")
 	}
-	wantNumber(t, "auto_vacuum of the restored database",
+	wantNumber(t, "as auto_vacuum of the restored database",
 		count(t, copied, "SELECT auto_vacuum FROM pragma_auto_vacuum"), sqlite.IncrementalVacuum)
 }
 
@@ -217,7 +217,7 @@ func TestCompact(t *testing.T) {
 	if got := digest(t, s.db.Readers()); got != want {
 		t.Error("the content differs")
 	}
-	wantNumber(t, "auto_vacuum", count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"), sqlite.IncrementalVacuum)
+	wantNumber(t, "as auto_vacuum", count(t, s, "SELECT auto_vacuum FROM pragma_auto_vacuum"), sqlite.IncrementalVacuum)
 	publish(t, s, "p", "content_updated")
 	if _, _, err := compacted(t.Context(), dir); err == nil {
 		t.Error("a data directory in use was compacted")

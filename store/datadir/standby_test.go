@@ -25,6 +25,7 @@ func follow(t *testing.T, s *datadir.Standby) (stop func()) {
 	done := make(chan error, 1)
 	go func() { done <- s.Follow(ctx) }()
 	return func() {
+		t.Helper()
 		cancel()
 		must(t, <-done)
 	}

@@ -308,7 +308,7 @@ func TestAuditWithoutNewestHash(t *testing.T) {
 		if _, err := findAudit(t, s, webhook.AuditHash{}); !errors.As(err, &fault) || fault.Num != 3 {
 			t.Errorf("%s: got %v, want a fault of entry 3", when, err)
 		}
-		wantNumber(t, when+": entries without a hash", count(t, s, "SELECT count(*) FROM audit WHERE hash = x''"), 4)
+		wantNumber(t, "entries without a hash "+when, count(t, s, "SELECT count(*) FROM audit WHERE hash = x''"), 4)
 	}
 	want("at once")
 	must(t, s.Close())

@@ -1,9 +1,10 @@
 package people_test
 
 import (
+	"testing"
+
 	"service/store"
 	"service/store/people"
-	"testing"
 )
 
 // must fails the test if err is not nil.
@@ -14,7 +15,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// wantNumber compares a number of things.
+// wantNumber checks that got is want; what names the things that were counted.
 func wantNumber[N int | int64](t testing.TB, what string, got, want N) {
 	t.Helper()
 	if got != want {

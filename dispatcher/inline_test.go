@@ -3,14 +3,11 @@
 package dispatcher
 
 import (
-	"context"
 	"database/sql"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"service/store"
 )
 
 func (w *testbed) sql(query string) {
@@ -49,31 +46,5 @@ func TestInlineDeliveryFailureIsRetried(t *testing.T) {
 			t.Errorf("got %d slots in use, want 0", w.d.credits.Taken())
 		}
 		w.d.mu.Unlock()
-	})
-}
-
-// A result for a delivery that does not exist cannot be stored.
-// TestUnstorableResultBlocksOnlyItsQueue depends on that.
-func TestResultOfMissingDelivery(t *testing.T) {
-	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
-		sub := w.subscribe(w.subscriber(nil), nil)
-		synctest.Wait()
-		w.d.mu.Lock()
-		q := w.d.queues[sub.ID]
-		w.d.mu.Unlock()
-		ctx, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision},
-				nil) // of no row
-		}()
-		synctest.Wait()
-		select {
-		case <-ended:
-			t.Error("the result of a missing delivery was stored, want attempt to keep trying")
-		default:
-		}
 	})
 }

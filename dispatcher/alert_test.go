@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,14 +87,9 @@ func TestAlerts(t *testing.T) {
 	runInBubble(t, cfg, func(w *testbed) {
 		operator := &alertReceiver{t: t, secret: secret}
 		w.subscriber(nil).handler = operator.serve
-		var failing atomic.Bool
-		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
-			if failing.Load() {
-				rw.WriteHeader(http.StatusBadGateway)
-			}
-		})
-		query := r.url + "?token=canary"
-		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.URL = &query })
+		failing := statusSwitch{code: http.StatusBadGateway}
+		r := w.subscriber(failing.respond)
+		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.URL = new(r.url + "?token=canary") })
 
 		failing.Store(true)
 		w.publish("content_updated")
@@ -127,6 +121,19 @@ func TestAlerts(t *testing.T) {
 	})
 }
 
+// channel creates a channel for all alerts.
+func (w *testbed) channel(kind webhook.ChannelKind, url string) (c webhook.AlertChannel) {
+	w.t.Helper()
+	err := w.d.store.Write(context.Background(), func(sw store.Write) (err error) {
+		c, err = sw.Channels().Create(webhook.AlertChannel{Kind: kind, Name: "c", URL: url, Alerts: webhook.AlertNames(), Active: true})
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
 // Alerts go to the channels in the store: signed to a webhook, as text to Slack.
 // The egress guard applies to them.
 func TestAlertChannels(t *testing.T) {
@@ -149,22 +156,11 @@ func TestAlertChannels(t *testing.T) {
 			}
 			return s
 		}
-		channel := func(kind webhook.ChannelKind, url string) (c webhook.AlertChannel) {
-			err := w.d.store.Write(context.Background(), func(sw store.Write) (err error) {
-				c, err = sw.Channels().Create(webhook.AlertChannel{Kind: kind, Name: "c", URL: url, Alerts: webhook.AlertNames(), Active: true})
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c
-		}
-		channel(webhook.ChannelWebhook, receive("webhook").url)
-		channel(webhook.ChannelSlack, receive("slack").url)
-		inside := channel(webhook.ChannelSlack, "http://169.254.169.254/")
-		email := channel(webhook.ChannelEmail, "")
-		r := w.subscriber(respondWith(500))
-		w.subscribe(r, nil)
+		w.channel(webhook.ChannelWebhook, receive("webhook").url)
+		w.channel(webhook.ChannelSlack, receive("slack").url)
+		inside := w.channel(webhook.ChannelSlack, "http://169.254.169.254/")
+		email := w.channel(webhook.ChannelEmail, "")
+		w.subscribe(w.subscriber(respondWith(500)), nil)
 		for range 3 {
 			w.publish("content_updated")
 			time.Sleep(time.Minute)
@@ -200,8 +196,7 @@ func TestAlertsAreNotRecursive(t *testing.T) {
 	}
 	runInBubble(t, cfg, func(w *testbed) {
 		operator := w.subscriber(respondWith(500))
-		r := w.subscriber(respondWith(500))
-		w.subscribe(r, nil)
+		w.subscribe(w.subscriber(respondWith(500)), nil)
 		for range 3 {
 			w.publish("content_updated")
 			time.Sleep(time.Minute)
@@ -228,25 +223,11 @@ func TestAlertChannelThatHangs(t *testing.T) {
 		quick.requests++ // it refuses no request
 		r := w.subscriber(nil)
 		r.handler = quick.serve
-		must := func(err error) {
-			t.Helper()
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		must(w.d.store.Write(context.Background(), func(sw store.Write) error {
-			_, err := sw.Channels().Create(webhook.AlertChannel{Kind: webhook.ChannelWebhook, Name: "quick", URL: r.url,
-				Alerts: webhook.AlertNames(), Active: true})
-			return err
-		}))
-		var refused atomic.Bool
+		w.channel(webhook.ChannelWebhook, r.url)
+		refused := statusSwitch{code: http.StatusInternalServerError}
 		refused.Store(true)
 		for range subscriptions {
-			w.subscribe(w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
-				if refused.Load() {
-					rw.WriteHeader(http.StatusInternalServerError)
-				}
-			}), nil)
+			w.subscribe(w.subscriber(refused.respond), nil)
 		}
 		for range 3 {
 			time.Sleep(time.Minute)

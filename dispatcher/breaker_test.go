@@ -46,12 +46,44 @@ func (w *testbed) receiver(status func(names []string) int) *receiver {
 	return r
 }
 
+// delay makes a receiver wait before it answers.
+func (r *receiver) delay(d time.Duration) {
+	respond := r.respond
+	r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
+		time.Sleep(d)
+		respond(n, rw, req)
+	}
+}
+
+// rejects returns the status of a receiver that answers code to requests with an event of the name.
+func rejects(code int, name string) func(names []string) int {
+	return func(names []string) int {
+		if slices.Contains(names, name) {
+			return code
+		}
+		return http.StatusOK
+	}
+}
+
+// acceptsPings is the status of a receiver that rejects everything else.
+func acceptsPings(names []string) int {
+	if names[0] == webhook.EventPing {
+		return http.StatusOK
+	}
+	return http.StatusGone
+}
+
 // events returns the IDs of the events in the requests, in order.
 func events(posts []receivedRequest) (ids []string) {
 	for _, p := range posts {
 		ids = append(ids, p.ids...)
 	}
 	return ids
+}
+
+// sameIDs reports whether two lists contain the same IDs, in any order.
+func sameIDs(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
 func breakerConfig() Config {
@@ -73,13 +105,8 @@ func rejectFor10Minutes(w *testbed, ordered bool) {
 	t := w.t
 	var alerts []time.Time
 	w.subscriber(nil).handler = func(http.ResponseWriter, *http.Request) { alerts = append(alerts, time.Now()) }
-	var broken atomic.Bool
-	r := w.receiver(func([]string) int {
-		if broken.Load() {
-			return http.StatusUnauthorized
-		}
-		return http.StatusOK
-	})
+	broken := statusSwitch{code: http.StatusUnauthorized}
+	r := w.receiver(broken.status)
 	sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 	var published []string
 	publish := func(seconds int) {
@@ -92,12 +119,9 @@ func rejectFor10Minutes(w *testbed, ordered bool) {
 	broken.Store(true)
 	start := time.Now()
 	publish(600)
-	if got := w.health(sub); got != webhook.HealthFailing {
-		t.Errorf("ordered %t: got status %s after 10 min, want failing", ordered, got)
-	}
-	if got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil ||
-		got.FailingReason != webhook.FailingRejecting || got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
-		t.Errorf("ordered %t: got %+v (%v), want rejecting since the first 5s, with a next probe", ordered, got, err)
+	if got := w.get(sub); got.Status != webhook.HealthFailing || got.FailingReason != webhook.FailingRejecting ||
+		got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
+		t.Errorf("ordered %t: got %+v after 10 min, want rejecting since the first 5s, with a next probe", ordered, got)
 	}
 	broken.Store(false)
 	publish(400)
@@ -107,12 +131,7 @@ func rejectFor10Minutes(w *testbed, ordered bool) {
 	}
 	failed := events(r.rejected)
 	want := slices.DeleteFunc(slices.Clone(published), func(id string) bool { return slices.Contains(failed, id) })
-	got := events(r.accepted)
-	if !ordered {
-		slices.Sort(got)
-		slices.Sort(want)
-	}
-	if !slices.Equal(got, want) {
+	if got := events(r.accepted); !sameIDs(got, want) || ordered && !slices.Equal(got, want) {
 		t.Errorf("ordered %t: got %d of %d events, or in the wrong order", ordered, len(got), len(want))
 	}
 	if len(alerts) != 2 || alerts[0].Sub(start) > time.Minute {
@@ -125,19 +144,9 @@ func TestBreakerWithManyInFlight(t *testing.T) {
 	cfg := breakerConfig()
 	cfg.BatchSize = 1
 	runInBubble(t, cfg, func(w *testbed) {
-		var broken atomic.Bool
-		r := w.receiver(nil)
-		r.status = func([]string) int {
-			if broken.Load() {
-				return http.StatusForbidden
-			}
-			return http.StatusOK
-		}
-		slow := r.respond
-		r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
-			time.Sleep(2 * time.Second)
-			slow(n, rw, req)
-		}
+		broken := statusSwitch{code: http.StatusForbidden}
+		r := w.receiver(broken.status)
+		r.delay(2 * time.Second)
 		sub := w.subscribe(r.subscriber, nil)
 		time.Sleep(10 * time.Second)
 		broken.Store(true)
@@ -174,12 +183,7 @@ func TestBreakerWithOneTypeRejected(t *testing.T) {
 
 func rejectOneType(w *testbed, names []string, next func(int) string, never bool) {
 	t := w.t
-	r := w.receiver(func(got []string) int {
-		if slices.Contains(got, "content_deleted") {
-			return http.StatusUnprocessableEntity
-		}
-		return http.StatusOK
-	})
+	r := w.receiver(rejects(http.StatusUnprocessableEntity, "content_deleted"))
 	sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events = &names })
 	var accepted []string
 	var since, waits time.Time // waits: since when an acceptable event has been waiting
@@ -192,11 +196,7 @@ func rejectOneType(w *testbed, names []string, next func(int) string, never bool
 			waits = time.Now()
 		}
 		r.mu.Unlock()
-		now, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if now.Status == webhook.HealthFailing {
+		if now := w.get(sub); now.Status == webhook.HealthFailing {
 			if now.FailingSince != since {
 				failing++
 			}
@@ -227,10 +227,7 @@ func rejectOneType(w *testbed, names []string, next func(int) string, never bool
 	if failing > 30 {
 		t.Errorf("got %d openings of the breaker, want at most 30", failing)
 	}
-	got := events(r.accepted)
-	slices.Sort(got)
-	slices.Sort(accepted)
-	if !slices.Equal(got, accepted) {
+	if got := events(r.accepted); !sameIDs(got, accepted) {
 		t.Errorf("got %d of %d events of the other types", len(got), len(accepted))
 	}
 }
@@ -241,19 +238,9 @@ func rejectOneType(w *testbed, names []string, next func(int) string, never bool
 func TestBreakerWithOneTypeOfBatchRejected(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		names := []string{"content_updated", "content_deleted", "channel_created"}
-		r := w.receiver(func(got []string) int {
-			if slices.Contains(got, "content_deleted") {
-				return http.StatusUnprocessableEntity
-			}
-			return http.StatusOK
-		})
-		answer := r.respond
-		r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
-			time.Sleep(50 * time.Millisecond)
-			answer(n, rw, req)
-		}
-		one := 1
-		sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events, f.MaxInFlight = &names, &one })
+		r := w.receiver(rejects(http.StatusUnprocessableEntity, "content_deleted"))
+		r.delay(50 * time.Millisecond)
+		sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events, f.MaxInFlight = &names, new(1) })
 		var accepted []string
 		for range 20 {
 			for i := range 30 {
@@ -273,10 +260,7 @@ func TestBreakerWithOneTypeOfBatchRejected(t *testing.T) {
 			t.Errorf("got %d rejected batches, want 1", len(batches))
 			return
 		}
-		got := events(r.accepted)
-		slices.Sort(got)
-		slices.Sort(accepted)
-		if !slices.Equal(got, accepted) {
+		if got := events(r.accepted); !sameIDs(got, accepted) {
 			t.Errorf("got %d of %d events of the other types", len(got), len(accepted))
 		}
 	})
@@ -286,12 +270,7 @@ func TestBreakerWithOneTypeOfBatchRejected(t *testing.T) {
 // probe interval. A successful ping triggers a probe immediately.
 func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		r := w.receiver(func(names []string) int {
-			if names[0] == webhook.EventPing {
-				return http.StatusOK
-			}
-			return http.StatusGone
-		})
+		r := w.receiver(acceptsPings)
 		sub := w.subscribe(r.subscriber, nil)
 		for range 1800 {
 			w.publish("content_updated")
@@ -324,9 +303,7 @@ func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 		r.mu.Unlock()
 		w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 		time.Sleep(time.Second)
-		if got := w.health(sub); got != webhook.HealthHealthy {
-			t.Errorf("got status %s after an accepted probe, want healthy", got)
-		}
+		w.wantHealth(sub, webhook.HealthHealthy, "after an accepted probe")
 	})
 }
 
@@ -334,12 +311,7 @@ func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 // probe interval.
 func TestBreakerWhenAllTypesAreRejected(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		r := w.receiver(func(names []string) int {
-			if names[0] == webhook.EventPing {
-				return http.StatusOK
-			}
-			return http.StatusGone
-		})
+		r := w.receiver(acceptsPings)
 		names := []string{"content_published", "content_updated", "content_deleted", "channel_created", "channel_updated", "channel_deleted"}
 		w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Events = &names })
 		for n := range 600 {
@@ -357,13 +329,8 @@ func TestBreakerWhenAllTypesAreRejected(t *testing.T) {
 // An outage of six hours costs no event, and probes send no batches.
 func TestBreakerProbesSendNoBatches(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		var broken atomic.Bool
-		r := w.receiver(func([]string) int {
-			if broken.Load() {
-				return http.StatusBadGateway
-			}
-			return http.StatusOK
-		})
+		broken := statusSwitch{code: http.StatusBadGateway}
+		r := w.receiver(broken.status)
 		sub := w.subscribe(r.subscriber, nil)
 		broken.Store(true)
 		const published = 6 * 360 * 3
@@ -383,9 +350,7 @@ func TestBreakerProbesSendNoBatches(t *testing.T) {
 		}
 		broken.Store(false)
 		time.Sleep(webhook.MaxProbeWait)
-		if got := w.health(sub); got != webhook.HealthHealthy {
-			t.Errorf("got status %s after the outage, want healthy", got)
-		}
+		w.wantHealth(sub, webhook.HealthHealthy, "after the outage")
 		time.Sleep(3 * time.Hour) // the longest wait of a delivery that was sent before the outage
 		w.health(sub)
 		got := events(r.accepted)
@@ -404,28 +369,20 @@ func TestBreakerProbesAheadOfSchedule(t *testing.T) {
 		cfg.BatchWindow = time.Second
 		cfg.HealthPolicy.FailingAfter = 3
 		runInBubble(t, cfg, func(w *testbed) {
-			var broken atomic.Bool
-			r := w.receiver(func([]string) int {
-				if broken.Load() {
-					return http.StatusBadGateway
-				}
-				return http.StatusOK
-			})
+			t.Logf("ordered %t", ordered)
+			broken := statusSwitch{code: http.StatusBadGateway}
+			r := w.receiver(broken.status)
 			sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 			w.health(sub)
 			broken.Store(true)
 			w.publish("content_updated")
 			time.Sleep(time.Minute)
-			if got := w.health(sub); got != webhook.HealthHealthy {
-				t.Fatalf("ordered %t: got status %s after two attempts, want healthy", ordered, got)
-			}
+			w.wantHealth(sub, webhook.HealthHealthy, "after two attempts")
 			time.Sleep(30 * time.Minute) // the third attempt opens the breaker; the fourth is due in two hours
-			if got := w.health(sub); got != webhook.HealthFailing {
-				t.Fatalf("ordered %t: got status %s after three attempts, want failing", ordered, got)
-			}
+			w.wantHealth(sub, webhook.HealthFailing, "after three attempts")
 			time.Sleep(30 * time.Minute)
 			if len(r.rejected) != 4 {
-				t.Errorf("ordered %t: got %d attempts, want 4: probes do not use the last", ordered, len(r.rejected))
+				t.Errorf("got %d attempts, want 4: probes do not use the last", len(r.rejected))
 			}
 			broken.Store(false)
 			published := 1
@@ -434,12 +391,10 @@ func TestBreakerProbesAheadOfSchedule(t *testing.T) {
 				published++
 				time.Sleep(time.Second / 2)
 			}
-			if got := w.health(sub); got != webhook.HealthHealthy {
-				t.Errorf("ordered %t: got status %s after the recovery, want healthy", ordered, got)
-			}
+			w.wantHealth(sub, webhook.HealthHealthy, "after the recovery")
 			time.Sleep(3 * time.Hour) // the longest wait of the first delivery
 			if got := w.health(sub); got != webhook.HealthHealthy || len(events(r.accepted)) != published {
-				t.Errorf("ordered %t: got status %s and %d of %d events, want healthy and all", ordered, got, len(events(r.accepted)), published)
+				t.Errorf("got status %s and %d of %d events, want healthy and all", got, len(events(r.accepted)), published)
 			}
 		})
 	}
@@ -474,9 +429,7 @@ func TestProbe(t *testing.T) {
 			w.publish("content_updated")
 			time.Sleep(2 * time.Hour)
 		}
-		if got := w.health(sub); got != webhook.HealthFailing {
-			t.Fatalf("got status %s, want failing", got)
-		}
+		w.wantHealth(sub, webhook.HealthFailing, "after five events")
 		if names := probe(http.StatusTooManyRequests); !slices.Equal(names, []string{webhook.EventPing}) {
 			t.Errorf("nothing waiting: got a probe with %v, want a ping", names)
 		}
@@ -530,9 +483,7 @@ func TestProbeOfDeletedSubscription(t *testing.T) {
 			w.publish("content_updated")
 			time.Sleep(time.Second)
 		}
-		if got := w.health(sub); got != webhook.HealthFailing {
-			t.Errorf("got status %s, want failing", got)
-		}
+		w.wantHealth(sub, webhook.HealthFailing, "after six events")
 		subs := w.d.store.Subscriptions()
 		var refused *webhook.Error
 		gone := make(chan error, 1)
@@ -556,13 +507,8 @@ func TestProbeOfDeletedSubscription(t *testing.T) {
 // Redeliveries and replays of a failing subscription wait like its events.
 func TestBreakerPausesRedeliveries(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		var broken atomic.Bool
-		r := w.receiver(func([]string) int {
-			if broken.Load() {
-				return http.StatusNotFound
-			}
-			return http.StatusOK
-		})
+		broken := statusSwitch{code: http.StatusNotFound}
+		r := w.receiver(broken.status)
 		sub := w.subscribe(r.subscriber, nil)
 		start := time.Now()
 		w.publish("content_updated")
@@ -571,31 +517,20 @@ func TestBreakerPausesRedeliveries(t *testing.T) {
 			w.publish("content_updated")
 			time.Sleep(time.Second)
 		}
-		if got := w.health(sub); got != webhook.HealthFailing {
-			t.Fatalf("got status %s, want failing", got)
-		}
+		w.wantHealth(sub, webhook.HealthFailing, "after five rejections")
 		for _, p := range r.rejected {
-			if _, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, p.delivery); err != nil {
-				t.Fatal(err)
-			}
+			w.redeliver(sub, p.delivery)
 		}
-		if _, err := storetest.CreateReplay(context.Background(), w.d.store, "p", sub.ID,
-			&webhook.ReplayFields{From: start.Add(-time.Second), Only: webhook.ReplayAll}); err != nil {
-			t.Fatal(err)
-		}
+		w.replay(sub, start.Add(-time.Second), webhook.ReplayAll)
 		time.Sleep(5 * time.Minute)
 		if len(r.rejected) != 5 {
 			t.Errorf("got %d failed events, want 5: pings are rejected too", len(r.rejected))
 		}
 		broken.Store(false)
 		time.Sleep(6 * time.Minute)
-		w.health(sub)
+		w.wantHealth(sub, webhook.HealthHealthy, "after the recovery")
 		if n := len(events(r.accepted)); n != 1+5+6 {
 			t.Errorf("got %d events, want 12: 1, 5 redelivered and 6 replayed", n)
-		}
-		got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
-		if err != nil || got.Status != webhook.HealthHealthy {
-			t.Errorf("got %+v (%v), want it healthy", got, err)
 		}
 	})
 }
@@ -618,20 +553,11 @@ func TestUnstorableProbeIsRetriedSlowly(t *testing.T) {
 			return sqlite.FaultStatement
 		}
 		w.run(func() {
-			r := w.receiver(func(names []string) int {
-				if names[0] == "content_updated" {
-					return http.StatusNotFound
-				}
-				return http.StatusOK
-			})
+			r := w.receiver(rejects(http.StatusNotFound, "content_updated"))
 			w.subscribe(r.subscriber, nil)
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			answer := r.respond
-			r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
-				time.Sleep(time.Second)
-				answer(n, rw, req)
-			}
+			r.delay(time.Second)
 			w.publish("content_updated")
 			time.Sleep(5 * time.Second) // rejected: the next deliveries carry one event each
 			w.publish("content_updated")

@@ -79,10 +79,7 @@ var contentUpdated = watch.EventKey{ProgramID: "p", Name: "content_updated"}
 // publish publishes one event.
 func publish(t *testing.T, s *store.Store) {
 	t.Helper()
-	id := webhook.NewID()
-	e := webhook.Event{ID: id, Name: contentUpdated.Name, ReceivedAt: time.Now(),
-		JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}
-	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
+	if _, err := s.Events().Publish(context.Background(), "p", []webhook.Event{newEvent(contentUpdated.Name)}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -102,23 +102,22 @@ func runInBubbleAt(t *testing.T, dir string, cfg Config, test func(*testbed)) {
 
 // run runs test inside a bubble, with the dispatcher running.
 func (w *testbed) run(test func()) {
-	t := w.t
 	w.start()
-	_, _, err := storetest.CreateToken(context.Background(), w.d.store,
-		webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.createProgram("p")
 	test()
-	w.stop()
-	if err := <-w.done; err != nil {
-		t.Error(err)
-	}
-	if err := w.d.store.Close(); err != nil {
-		t.Error(err)
-	}
+	w.end()
 	for _, r := range w.subscribers {
 		close(r.conns)
+	}
+}
+
+// createProgram makes a program usable.
+func (w *testbed) createProgram(id string) {
+	w.t.Helper()
+	_, _, err := storetest.CreateToken(context.Background(), w.d.store,
+		webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
+	if err != nil {
+		w.t.Fatal(err)
 	}
 }
 
@@ -155,14 +154,27 @@ func (w *testbed) runDispatcher() {
 	synctest.Wait()
 }
 
-// crash ends the dispatcher like kill -9: nothing more is stored. Then it starts
-// the dispatcher again.
-func (w *testbed) crash() {
+// end ends the dispatcher and closes the store.
+func (w *testbed) end() {
+	w.t.Helper()
+	w.stop()
+	if err := errors.Join(<-w.done, w.d.store.Close()); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// kill ends the dispatcher like kill -9: nothing more is stored.
+func (w *testbed) kill() {
 	w.d.store.Close()
 	w.stop()
 	if err := <-w.done; err != nil {
 		w.t.Error(err)
 	}
+}
+
+// crash kills the dispatcher and starts it again.
+func (w *testbed) crash() {
+	w.kill()
 	w.start()
 }
 
@@ -275,12 +287,25 @@ func (r *subscriber) all() []receivedRequest {
 // change may modify.
 func (w *testbed) subscribe(r *subscriber, change func(*webhook.SubscriptionFields)) webhook.Subscription {
 	w.t.Helper()
-	names := []string{"content_updated", "content_deleted"}
-	f := &webhook.SubscriptionFields{URL: &r.url, Events: &names}
+	f := &webhook.SubscriptionFields{URL: &r.url, Events: &[]string{"content_updated", "content_deleted"}}
 	if change != nil {
 		change(f)
 	}
-	sub, _, err := storetest.CreateSubscription(context.Background(), w.d.store, "p", "u", f)
+	return w.subscribeAs("p", f)
+}
+
+// inOrder makes a subscription ordered.
+func inOrder(f *webhook.SubscriptionFields) { f.Ordered = new(true) }
+
+// subscribeIn creates a subscription of a program to one event.
+func (w *testbed) subscribeIn(program string, r *subscriber, event string) webhook.Subscription {
+	w.t.Helper()
+	return w.subscribeAs(program, &webhook.SubscriptionFields{URL: &r.url, Events: &[]string{event}})
+}
+
+func (w *testbed) subscribeAs(program string, f *webhook.SubscriptionFields) webhook.Subscription {
+	w.t.Helper()
+	sub, _, err := storetest.CreateSubscription(context.Background(), w.d.store, program, "u", f)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -304,15 +329,37 @@ func (w *testbed) publish(name string) string {
 // publishOfSize publishes an event with a field of size bytes.
 func (w *testbed) publishOfSize(name string, size int) string {
 	w.t.Helper()
-	id := webhook.NewID()
-	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
+	e := newEvent(name)
 	if size > 0 {
-		e.JSON = fmt.Appendf(nil, `{"id":%q,"name":%q,"text":%q}`, id, name, strings.Repeat("x", size))
+		e.JSON = fmt.Appendf(nil, `{"id":%q,"name":%q,"text":%q}`, e.ID, name, strings.Repeat("x", size))
 	}
-	if _, err := w.d.store.Events().Publish(context.Background(), "p", []webhook.Event{e}); err != nil {
+	w.publishIn("p", e)
+	return e.ID
+}
+
+// publishTogether publishes n events, which fit into one delivery.
+func (w *testbed) publishTogether(n int) {
+	w.t.Helper()
+	events := make([]webhook.Event, n)
+	for i := range events {
+		events[i] = newEvent("content_updated")
+	}
+	w.publishIn("p", events...)
+	synctest.Wait()
+}
+
+// publishIn publishes events in a program, with one request.
+func (w *testbed) publishIn(program string, events ...webhook.Event) {
+	w.t.Helper()
+	if _, err := w.d.store.Events().Publish(context.Background(), program, events); err != nil {
 		w.t.Fatal(err)
 	}
-	return id
+}
+
+// newEvent returns an event that was received now.
+func newEvent(name string) webhook.Event {
+	id := webhook.NewID()
+	return webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
 }
 
 func (w *testbed) commits() uint64 {
@@ -333,6 +380,58 @@ func (w *testbed) delivery(sub webhook.Subscription, id string) webhook.Delivery
 	return d
 }
 
+// get returns a subscription as it is stored once all goroutines are blocked.
+func (w *testbed) get(sub webhook.Subscription) webhook.Subscription {
+	w.t.Helper()
+	synctest.Wait()
+	got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return got
+}
+
+// health returns the status of a subscription once all goroutines are blocked.
+func (w *testbed) health(sub webhook.Subscription) webhook.Health {
+	w.t.Helper()
+	return w.get(sub).Status
+}
+
+// wantHealth checks the status of a subscription.
+func (w *testbed) wantHealth(sub webhook.Subscription, want webhook.Health, when string) {
+	w.t.Helper()
+	if got := w.health(sub); got != want {
+		w.t.Errorf("got status %s %s, want %s", got, when, want)
+	}
+}
+
+// queue returns the dispatcher's queue of a subscription.
+func (w *testbed) queue(sub webhook.Subscription) *subscriptionQueue {
+	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
+	return w.d.queues[sub.ID]
+}
+
+// redeliver creates a redelivery of a delivery of the subscription.
+func (w *testbed) redeliver(sub webhook.Subscription, id string) webhook.Delivery {
+	w.t.Helper()
+	d, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// replay starts a replay of the events since a time.
+func (w *testbed) replay(sub webhook.Subscription, from time.Time, only webhook.ReplayOnly) webhook.Replay {
+	w.t.Helper()
+	replay, err := storetest.CreateReplay(context.Background(), w.d.store, "p", sub.ID, &webhook.ReplayFields{From: from, Only: only})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return replay
+}
+
 // respondWith answers with each status in turn, then always with the last.
 func respondWith(all ...int) func(int, http.ResponseWriter, *http.Request) {
 	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(all[min(n, len(all))-1]) }
@@ -340,6 +439,32 @@ func respondWith(all ...int) func(int, http.ResponseWriter, *http.Request) {
 
 // hang answers after the sender has given up.
 func hang(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// afterPing answers the ping after the creation with 200, and then as respond does.
+func afterPing(respond func(int, http.ResponseWriter, *http.Request)) func(int, http.ResponseWriter, *http.Request) {
+	return func(n int, w http.ResponseWriter, r *http.Request) {
+		if n > 1 {
+			respond(n, w, r)
+		}
+	}
+}
+
+// statusSwitch is a switch: while it is on, receivers answer with its code, otherwise with 200.
+type statusSwitch struct {
+	atomic.Bool
+	code int
+}
+
+func (s *statusSwitch) status([]string) int {
+	if s.Load() {
+		return s.code
+	}
+	return http.StatusOK
+}
+
+func (s *statusSwitch) respond(_ int, w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(s.status(nil))
+}
 
 // exactRetryPolicy is the default policy without jitter.
 func exactRetryPolicy() webhook.RetryPolicy {
@@ -403,11 +528,7 @@ func TestRetrySchedule(t *testing.T) {
 		{"always 500", respondWith(200, 500), 5, webhook.StatusFailed, webhook.FailureAttemptsExhausted},
 		{"404", respondWith(200, 404), 1, webhook.StatusFailed, webhook.FailureRejected},
 		{"500, 302", respondWith(200, 500, 302), 2, webhook.StatusFailed, webhook.FailureRejected},
-		{"hangs", func(n int, w http.ResponseWriter, r *http.Request) {
-			if n > 1 {
-				hang(n, w, r)
-			}
-		}, 5, webhook.StatusFailed, webhook.FailureAttemptsExhausted},
+		{"hangs", afterPing(hang), 5, webhook.StatusFailed, webhook.FailureAttemptsExhausted},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
@@ -438,11 +559,7 @@ func TestRetrySchedule(t *testing.T) {
 func TestBatchesWhileBusy(t *testing.T) {
 	runInBubble(t, Config{MaxInFlight: 2, BatchSize: 4}, func(w *testbed) {
 		gate := make(chan struct{})
-		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) {
-			if n > 1 {
-				<-gate
-			}
-		})
+		r := w.subscriber(afterPing(func(int, http.ResponseWriter, *http.Request) { <-gate }))
 		w.subscribe(r, nil)
 		var want []string
 		for range 12 {
@@ -450,18 +567,10 @@ func TestBatchesWhileBusy(t *testing.T) {
 			synctest.Wait()
 		}
 		close(gate)
-		var sizes []int
-		var got []string
-		for _, p := range r.posts() {
-			sizes = append(sizes, len(p.ids))
-			got = append(got, p.ids...)
-		}
-		slices.Sort(sizes)
-		if !slices.Equal(sizes, []int{1, 1, 2, 4, 4}) {
+		if sizes := slices.Sorted(slices.Values(r.batches())); !slices.Equal(sizes, []int{1, 1, 2, 4, 4}) {
 			t.Errorf("got batches of %v, want 1, 1, 2, 4, 4", sizes)
 		}
-		slices.Sort(got)
-		if !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+		if got := events(r.posts()); !sameIDs(got, want) {
 			t.Errorf("got %d events, want each of 12 exactly once", len(got))
 		}
 	})
@@ -490,15 +599,9 @@ func TestBatchWindow(t *testing.T) {
 // A subscription that hangs uses only its own slots; it still receives pings.
 func TestSlots(t *testing.T) {
 	runInBubble(t, Config{MaxInFlight: 3, MaxConnections: 7, BatchSize: 1}, func(w *testbed) {
-		hanging := w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
-			if n > 1 {
-				hang(n, rw, r)
-			}
-		})
-		other, healthy := w.subscriber(hanging.respond), w.subscriber(nil)
+		hanging, other, healthy := w.subscriber(afterPing(hang)), w.subscriber(afterPing(hang)), w.subscriber(nil)
 		sub := w.subscribe(hanging, nil)
-		one := 1
-		w.subscribe(other, func(f *webhook.SubscriptionFields) { f.MaxInFlight = &one })
+		w.subscribe(other, func(f *webhook.SubscriptionFields) { f.MaxInFlight = new(1) })
 		w.subscribe(healthy, nil)
 		start := time.Now()
 		for range 20 {
@@ -524,10 +627,7 @@ func TestPingSlotsAreSharedFairly(t *testing.T) {
 	runInBubble(t, Config{}, func(w *testbed) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		if _, _, err := storetest.CreateToken(ctx, w.d.store,
-			webhook.NewToken{ProgramID: "q", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
-			t.Fatal(err)
-		}
+		w.createProgram("q")
 		for range 40 {
 			sub := w.subscribe(w.subscriber(hang), nil)
 			for range 10 {
@@ -540,12 +640,7 @@ func TestPingSlotsAreSharedFairly(t *testing.T) {
 			t.Errorf("got %d pings of one program in flight, want half of %d", n, maxPings)
 		}
 		w.d.mu.Unlock()
-		r := w.subscriber(nil)
-		sub, _, err := storetest.CreateSubscription(ctx, w.d.store, "q", "u",
-			&webhook.SubscriptionFields{URL: &r.url, Events: &[]string{"content_updated"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		sub := w.subscribeIn("q", w.subscriber(nil), "content_updated")
 		start := time.Now()
 		for range 20 {
 			if _, _, err := w.d.store.Subscriptions().Ping(ctx, "q", sub.ID); err != nil {
@@ -589,14 +684,10 @@ func TestHangingReceiversLeaveSlots(t *testing.T) {
 	for _, n := range []int{20, 100} {
 		runInBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 			for range n {
-				w.subscribe(w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
-					if n > 1 { // after the ping
-						hang(n, rw, r)
-					}
-				}), nil)
+				w.subscribe(w.subscriber(afterPing(hang)), nil)
 			}
 			healthy := w.subscriber(nil)
-			w.subscribe(healthy, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
+			w.subscribeIn("p", healthy, "content_deleted")
 			for range 50 {
 				w.publish("content_updated")
 			}
@@ -620,9 +711,9 @@ func TestHangingReceiversLeaveSlots(t *testing.T) {
 // A free slot goes to a queue that waits for it, not to another queue's inline delivery.
 func TestInlineDeliveryYieldsToWaitingQueue(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
-		first := w.subscribe(w.subscriber(nil), func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
+		first := w.subscribeIn("p", w.subscriber(nil), "content_deleted")
 		r := w.subscriber(nil)
-		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
+		w.subscribeIn("p", r, "content_updated")
 		w.d.mu.Lock()
 		q := w.d.queues[first.ID]
 		q.wantedSeq++
@@ -646,10 +737,9 @@ func TestInlineDeliveryYieldsToWaitingQueue(t *testing.T) {
 // from inline deliveries.
 func TestInlineDeliveryWhenShareIsFull(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), MaxConnections: 16, MaxInFlight: 16, BatchSize: 1}, func(w *testbed) {
-		hangs := w.subscriber(hang)
-		w.subscribe(hangs, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
+		w.subscribeIn("p", w.subscriber(hang), "content_deleted")
 		r := w.subscriber(nil)
-		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
+		w.subscribeIn("p", r, "content_updated")
 		for range 17 {
 			w.publish("content_deleted")
 		}
@@ -677,7 +767,7 @@ func TestRetryIsNotStarved(t *testing.T) {
 				w.subscribe(w.subscriber(func(int, http.ResponseWriter, *http.Request) { time.Sleep(time.Second) }), nil)
 			}
 			once := w.subscriber(respondWith(200, 503, 200))
-			w.subscribe(once, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"channel_created"} })
+			w.subscribeIn("p", once, "channel_created")
 			time.Sleep(5 * time.Second) // until the pings have ended
 			w.publish("channel_created")
 			if got := once.posts(); len(got) != 1 {
@@ -700,13 +790,9 @@ func TestHangingReceiversLeaveSeveralSlots(t *testing.T) {
 	for _, n := range []int{20, 100} {
 		runInBubble(t, Config{MaxInFlight: 8, MaxConnections: 64, BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
 			healthy := w.subscriber(func(int, http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) })
-			w.subscribe(healthy, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_published"} })
+			w.subscribeIn("p", healthy, "content_published")
 			for range n {
-				w.subscribe(w.subscriber(func(n int, rw http.ResponseWriter, r *http.Request) {
-					if n > 1 { // after the ping
-						hang(n, rw, r)
-					}
-				}), nil)
+				w.subscribe(w.subscriber(afterPing(hang)), nil)
 			}
 			time.Sleep(time.Second)
 			w.publish("content_published")
@@ -742,23 +828,21 @@ func TestPauseAndResume(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), MaxInFlight: 1}, func(w *testbed) {
 		r := w.subscriber(respondWith(200, 500, 200))
 		sub := w.subscribe(r, nil)
-		on, off := true, false
 		first := w.publish("content_updated") // fails once
 		synctest.Wait()
-		w.update(sub, &webhook.SubscriptionFields{Active: &off})
+		w.update(sub, &webhook.SubscriptionFields{Active: new(false)})
 		w.publish("content_updated")
 		time.Sleep(time.Hour)
 		if got := r.posts(); len(got) != 1 {
 			t.Errorf("got %d requests while the subscription is paused, want 0", len(got)-1)
 		}
-		w.update(sub, &webhook.SubscriptionFields{Active: &on})
+		w.update(sub, &webhook.SubscriptionFields{Active: new(true)})
 		last := w.publish("content_updated")
 		got := r.posts()
 		if len(got) != 3 || got[1].ids[0] != first || got[2].ids[0] != last {
 			t.Errorf("got %+v, want the retry of the first event and then the last event", got)
 		}
-		names := []string{"content_deleted"}
-		w.update(sub, &webhook.SubscriptionFields{Events: &names})
+		w.update(sub, &webhook.SubscriptionFields{Events: &[]string{"content_deleted"}})
 		w.publish("content_updated")
 		w.publish("content_deleted")
 		if got := r.posts()[3:]; len(got) != 1 || got[0].names[0] != "content_deleted" {
@@ -795,8 +879,7 @@ func TestNothingIsSentAfterDeletion(t *testing.T) {
 func TestOrdered(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		r := w.subscriber(respondWith(200, 500, 500, 200, 404, 200))
-		ordered := true
-		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+		w.subscribe(r, inOrder)
 		var want []string
 		for i := range 4 {
 			id := w.publish("content_updated")
@@ -806,11 +889,7 @@ func TestOrdered(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour)
-		var got []string
-		for _, p := range r.posts() {
-			got = append(got, p.ids...)
-		}
-		if !slices.Equal(got, want) || r.maxOpen != 1 {
+		if got := events(r.posts()); !slices.Equal(got, want) || r.maxOpen != 1 {
 			t.Errorf("got %v with up to %d in flight, want %v with 1", got, r.maxOpen, want)
 		}
 	})
@@ -820,17 +899,13 @@ func TestOrdered(t *testing.T) {
 func TestOrderedContinuesAfterCancel(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1}, func(w *testbed) {
 		r := w.subscriber(respondWith(200, 500, 200))
-		ordered := true
-		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+		sub := w.subscribe(r, inOrder)
 		first, second := w.publish("content_updated"), w.publish("content_updated")
 		if got := r.posts(); len(got) != 1 {
 			t.Fatalf("got %d deliveries before the cancellation, want 1", len(got))
 		}
 		began := time.Now()
-		err := w.d.store.Write(context.Background(), func(s store.Write) error {
-			return s.Deliveries().Cancel("p", sub.ID, r.requests[1].delivery, webhook.AuditEntry{})
-		})
-		if err != nil {
+		if err := storetest.Cancel(context.Background(), w.d.store, "p", sub.ID, r.requests[1].delivery); err != nil {
 			t.Fatal(err)
 		}
 		got := r.posts()
@@ -848,11 +923,7 @@ func TestOrderedContinuesAfterCancel(t *testing.T) {
 // first one immediately, later ones after the wait for a failure.
 func TestCrash(t *testing.T) {
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), Grace: time.Millisecond}, func(w *testbed) {
-		r := w.subscriber(func(n int, rw http.ResponseWriter, req *http.Request) {
-			if n > 1 {
-				hang(n, rw, req)
-			}
-		})
+		r := w.subscriber(afterPing(hang))
 		sub := w.subscribe(r, nil)
 		w.publish("content_updated")
 		for crash := range 6 {
@@ -930,11 +1001,7 @@ func TestShutdown(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			runInBubble(t, Config{Grace: 3 * time.Second}, func(w *testbed) {
-				r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) {
-					if n > 1 {
-						time.Sleep(c.takes)
-					}
-				})
+				r := w.subscriber(afterPing(func(int, http.ResponseWriter, *http.Request) { time.Sleep(c.takes) }))
 				sub := w.subscribe(r, nil)
 				w.publish("content_updated")
 				got := r.posts()
@@ -966,28 +1033,22 @@ func TestReplay(t *testing.T) {
 		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) })
 		sub := w.subscribe(r, nil)
 		time.Sleep(time.Second)
-		replay, err := storetest.CreateReplay(context.Background(), w.d.store, "p", sub.ID,
-			&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayMissed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		replay := w.replay(sub, time.Now().Add(-time.Hour), webhook.ReplayMissed)
 		synctest.Wait()
 		late := w.publish("content_deleted")
 		time.Sleep(1500 * time.Millisecond)
 		w.crash()
 		time.Sleep(time.Minute)
 		var got []string
-		for _, p := range r.posts() {
-			for _, id := range p.ids {
-				if !slices.Contains(got, id) {
-					got = append(got, id)
-				}
+		for _, id := range events(r.posts()) {
+			if !slices.Contains(got, id) {
+				got = append(got, id)
 			}
 		}
 		if !slices.Contains(got, late) || !slices.Equal(slices.DeleteFunc(got, func(id string) bool { return id == late }), want) {
 			t.Errorf("got %v, want %v in order and %s", got, want, late)
 		}
-		if replay, err = w.d.store.Replays().Get(context.Background(), "p", sub.ID, replay.ID); err != nil ||
+		if replay, err := w.d.store.Replays().Get(context.Background(), "p", sub.ID, replay.ID); err != nil ||
 			replay.Status != webhook.ReplayDone || replay.EventsSent != 5 || replay.Deliveries != 3 {
 			t.Errorf("got replay %+v (%v), want it done with 5 events in 3 deliveries", replay, err)
 		}
@@ -1001,10 +1062,7 @@ func TestRedelivery(t *testing.T) {
 		sub := w.subscribe(r, nil)
 		id := w.publish("content_updated")
 		first := r.posts()[0]
-		d, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, first.delivery)
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := w.redeliver(sub, first.delivery)
 		got := r.posts()
 		if len(got) != 2 || got[1].delivery != d.ID || got[1].delivery == first.delivery || !slices.Equal(got[1].ids, []string{id}) {
 			t.Errorf("got %+v, want the same event in a new delivery", got)
@@ -1013,17 +1071,6 @@ func TestRedelivery(t *testing.T) {
 			t.Errorf("got redelivery %+v, want success and redelivery_of %s", d, first.delivery)
 		}
 	})
-}
-
-// health returns the status of a subscription once all goroutines are blocked.
-func (w *testbed) health(sub webhook.Subscription) webhook.Health {
-	w.t.Helper()
-	synctest.Wait()
-	got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return got.Status
 }
 
 // deliveries returns how many different deliveries were received, excluding pings.
@@ -1039,29 +1086,20 @@ func (r *subscriber) deliveries() int {
 // growing intervals; pings are still sent. The first success delivers the backlog.
 func TestHealth(t *testing.T) {
 	runInBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 10}, BatchSize: 1}, func(w *testbed) {
-		var broken atomic.Bool
+		broken := statusSwitch{code: http.StatusBadGateway}
 		broken.Store(true)
-		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
-			if broken.Load() {
-				rw.WriteHeader(http.StatusBadGateway)
-			}
-		})
+		r := w.subscriber(broken.respond)
 		healthy := w.subscriber(nil)
 		sub := w.subscribe(r, nil)
 		w.subscribe(healthy, nil)
-		status := func() webhook.Health { return w.health(sub) }
 		for range 12 {
 			w.publish("content_updated")
 			time.Sleep(time.Second)
 		}
-		if got := status(); got != webhook.HealthHealthy {
-			t.Errorf("got %s after 12s of failures, want healthy", got)
-		}
+		w.wantHealth(sub, webhook.HealthHealthy, "after 12s of failures")
 		time.Sleep(time.Minute)
 		w.publish("content_updated")
-		if got := status(); got != webhook.HealthFailing {
-			t.Fatalf("got %s after 1m of failures, want failing", got)
-		}
+		w.wantHealth(sub, webhook.HealthFailing, "after 1m of failures")
 		before := len(r.posts())
 		const backlog = 40
 		for range backlog {
@@ -1088,14 +1126,10 @@ func TestHealth(t *testing.T) {
 			t.Errorf("got %d events at the healthy subscription, want %d", n, 13+backlog)
 		}
 		w.crash()
-		if got := status(); got != webhook.HealthFailing {
-			t.Errorf("got %s after a restart, want failing", got)
-		}
+		w.wantHealth(sub, webhook.HealthFailing, "after a restart")
 		broken.Store(false)
 		time.Sleep(webhook.MaxProbeWait)
-		if got := status(); got != webhook.HealthHealthy {
-			t.Errorf("got %s after a success, want healthy", got)
-		}
+		w.wantHealth(sub, webhook.HealthHealthy, "after a success")
 		if n := r.deliveries(); n != 13+backlog {
 			t.Errorf("got %d deliveries after the recovery, want %d, one for each event", n, 13+backlog)
 		}
@@ -1104,21 +1138,16 @@ func TestHealth(t *testing.T) {
 
 func TestDisableAfter(t *testing.T) {
 	runInBubble(t, Config{HealthPolicy: webhook.HealthPolicy{FailingAfter: 2, DisableAfter: time.Hour}, BatchSize: 1}, func(w *testbed) {
-		var broken atomic.Bool
+		broken := statusSwitch{code: http.StatusBadGateway}
 		broken.Store(true)
-		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
-			if broken.Load() {
-				rw.WriteHeader(http.StatusBadGateway)
-			}
-		})
+		r := w.subscriber(broken.respond)
 		sub := w.subscribe(r, nil)
 		for range 30 {
 			w.publish("content_updated")
 			time.Sleep(5 * time.Minute)
 		}
-		got, err := w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID)
-		if err != nil || got.Status != webhook.HealthDisabled || got.Active || got.DisabledReason == "" {
-			t.Errorf("got %+v (%v) after hours of failures, want it disabled and inactive", got, err)
+		if got := w.get(sub); got.Status != webhook.HealthDisabled || got.Active || got.DisabledReason == "" {
+			t.Errorf("got %+v after hours of failures, want it disabled and inactive", got)
 		}
 		before := len(r.posts())
 		time.Sleep(24 * time.Hour)
@@ -1126,16 +1155,14 @@ func TestDisableAfter(t *testing.T) {
 			t.Errorf("got %d requests to a disabled subscription, want 0", n)
 		}
 		broken.Store(false)
-		on := true
-		w.update(sub, &webhook.SubscriptionFields{Active: &on})
+		w.update(sub, &webhook.SubscriptionFields{Active: new(true)})
 		last := w.publish("content_updated")
 		time.Sleep(time.Minute)
 		if !slices.ContainsFunc(r.posts(), func(a receivedRequest) bool { return a.ids[0] == last }) {
 			t.Error("no event arrived after the subscription was activated")
 		}
-		if got, err = w.d.store.Subscriptions().Get(context.Background(), "p", sub.ID); err != nil || got.Status != webhook.HealthHealthy ||
-			got.DisabledReason != "" {
-			t.Errorf("got %+v (%v) after activation, want it healthy", got, err)
+		if got := w.get(sub); got.Status != webhook.HealthHealthy || got.DisabledReason != "" {
+			t.Errorf("got %+v after activation, want it healthy", got)
 		}
 	})
 }
@@ -1158,12 +1185,11 @@ func TestRetriesDueTogether(t *testing.T) {
 			w.publish("content_updated")
 		}
 		synctest.Wait()
-		on, off := true, false
-		w.update(sub, &webhook.SubscriptionFields{Active: &off})
+		w.update(sub, &webhook.SubscriptionFields{Active: new(false)})
 		down.Store(false)
 		time.Sleep(time.Hour)
 		before := len(r.posts())
-		w.update(sub, &webhook.SubscriptionFields{Active: &on})
+		w.update(sub, &webhook.SubscriptionFields{Active: new(true)})
 		if n := len(r.posts()) - before; n != 8 {
 			t.Errorf("got %d retries immediately, want 8", n)
 		}
@@ -1191,17 +1217,12 @@ func TestClockSetBack(t *testing.T) {
 		if _, _, err := w.d.store.Subscriptions().Ping(ctx, "p", sub.ID); err != nil {
 			t.Errorf("ping: %v", err)
 		}
-		if _, err := storetest.Redeliver(ctx, w.d.store, "p", sub.ID, first); err != nil {
-			t.Error(err)
-		}
+		w.redeliver(sub, first)
 		w.publish("content_updated")
 		if n := len(r.posts()); n != 2 {
 			t.Errorf("got %d deliveries, want 2: the redelivery and the new event", n)
 		}
-		if _, err := storetest.CreateReplay(ctx, w.d.store, "p", sub.ID,
-			&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll}); err != nil {
-			t.Error(err)
-		}
+		w.replay(sub, time.Now().Add(-time.Hour), webhook.ReplayAll)
 		if n := len(r.posts()); n != 3 {
 			t.Errorf("got %d deliveries, want 3, including the replay", n)
 		}
@@ -1225,16 +1246,12 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		now: func() time.Time { return time.Now().Add(time.Duration(by.Load())).Round(0) },
 	}
 	w.run(func() {
-		var failing atomic.Bool
+		failing := statusSwitch{code: http.StatusBadGateway}
 		failing.Store(true)
-		r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) {
-			if failing.Load() {
-				rw.WriteHeader(http.StatusBadGateway)
-			}
-		})
+		r := w.subscriber(failing.respond)
 		good := w.subscriber(nil)
-		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_updated"} })
-		w.subscribe(good, func(f *webhook.SubscriptionFields) { f.Events = &[]string{"content_deleted"} })
+		sub := w.subscribeIn("p", r, "content_updated")
+		w.subscribeIn("p", good, "content_deleted")
 		if _, err := storetest.RotateSecret(t.Context(), w.d.store, "p", sub.ID); err != nil {
 			t.Error(err)
 		}
@@ -1263,9 +1280,8 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		wantPosts(5*time.Minute+4*time.Second, 16)
 		by.Add(int64(jump)) // the store sees nothing until the retries are due
 		wantPosts(5*time.Minute+5*time.Second, 24)
-		fresh, err := w.d.store.Subscriptions().Get(t.Context(), "p", sub.ID)
-		if err != nil || !fresh.Active || fresh.Status == webhook.HealthDisabled {
-			t.Errorf("got status %s, active %t (%v); want it active and not disabled", fresh.Status, fresh.Active, err)
+		if fresh := w.get(sub); !fresh.Active || fresh.Status == webhook.HealthDisabled {
+			t.Errorf("got status %s, active %t; want it active and not disabled", fresh.Status, fresh.Active)
 		}
 		if l, err := w.d.store.Queues().Get(t.Context(), sub.ID); err != nil || len(l.SigningSecrets(time.Now())) != 2 {
 			t.Errorf("got %d signing secrets (%v), want 2, including the old one", len(l.SigningSecrets(time.Now())), err)
@@ -1299,8 +1315,8 @@ func TestUnusableRecordSuspendsOnlyItsQueue(t *testing.T) {
 		w.subscribe(good, nil)
 		w.publish("content_updated")
 		before := len(good.posts())
+		q := w.queue(sub)
 		w.d.mu.Lock()
-		q := w.d.queues[sub.ID]
 		until := w.d.pauseClaims(q, sub.ID, errors.New("event is missing"))
 		w.d.mu.Unlock()
 		for range 10 {
@@ -1324,11 +1340,7 @@ func TestUnusableSubscriptionBlocksOnlyItself(t *testing.T) {
 		bad, good := w.subscriber(nil), w.subscriber(nil)
 		sub := w.subscribe(bad, nil)
 		w.subscribe(good, nil)
-		w.d.store.Close()
-		w.stop()
-		if err := <-w.done; err != nil {
-			t.Error(err)
-		}
+		w.kill()
 		whole := w.swapSecret(sub.ID, make([]byte, 60))
 		w.start()
 		check := func(n int) {
@@ -1345,8 +1357,7 @@ func TestUnusableSubscriptionBlocksOnlyItself(t *testing.T) {
 		check(0)
 		time.Sleep(5 * time.Second)
 		check(0)
-		description := "changed"
-		w.update(sub, &webhook.SubscriptionFields{Description: &description}) // makes the dispatcher reload it
+		w.update(sub, &webhook.SubscriptionFields{Description: new("changed")}) // makes the dispatcher reload it
 		check(0)
 		time.Sleep(5 * time.Second)
 		check(0)
@@ -1359,18 +1370,41 @@ func TestUnusableSubscriptionBlocksOnlyItself(t *testing.T) {
 // swapSecret replaces a subscription's encrypted secret and returns the old value.
 func (w *testbed) swapSecret(id string, secret []byte) (was []byte) {
 	w.t.Helper()
+	w.sql(func(db *sql.DB) error {
+		err := db.QueryRow("SELECT signing_secret FROM subscriptions WHERE id = ?", id).Scan(&was)
+		if err == nil {
+			_, err = db.Exec("UPDATE subscriptions SET signing_secret = ? WHERE id = ?", secret, id)
+		}
+		return err
+	})
+	return was
+}
+
+// alter runs statements on the database.
+func (w *testbed) alter(statements ...string) {
+	w.t.Helper()
+	w.sql(func(db *sql.DB) error {
+		for _, s := range statements {
+			if _, err := db.Exec(s); err != nil {
+				return fmt.Errorf("%s: %w", s, err)
+			}
+		}
+		return nil
+	})
+}
+
+// sql calls do with a connection to the database.
+func (w *testbed) sql(do func(*sql.DB) error) {
+	w.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	defer db.Close()
-	if err := db.QueryRow("SELECT signing_secret FROM subscriptions WHERE id = ?", id).Scan(&was); err != nil {
+	db.SetMaxOpenConns(1)
+	if err := do(db); err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := db.Exec("UPDATE subscriptions SET signing_secret = ? WHERE id = ?", secret, id); err != nil {
-		w.t.Fatal(err)
-	}
-	return was
 }
 
 // A result that cannot be stored while the store works, here that of a delivery which does not
@@ -1381,9 +1415,7 @@ func TestUnstorableResultBlocksOnlyItsQueue(t *testing.T) {
 		sub := w.subscribe(bad, nil)
 		w.subscribe(good, nil)
 		synctest.Wait()
-		w.d.mu.Lock()
-		q := w.d.queues[sub.ID]
-		w.d.mu.Unlock()
+		q := w.queue(sub)
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan struct{})
 		go func() {
@@ -1447,23 +1479,18 @@ func TestAttemptUsesLatestURL(t *testing.T) {
 		sub := w.subscribe(before, nil)
 		w.publish("content_updated")
 		first := before.posts()[0]
+		q := w.queue(sub)
 		w.d.mu.Lock()
-		q := w.d.queues[sub.ID]
 		credit := store.Credit{Queue: q.Queue, Kind: store.CreditDue}
 		w.d.pausedUntil = time.Now().Add(time.Hour) // prevents reloads and claims
 		w.d.mu.Unlock()
-		redeliver := func() {
-			if _, err := storetest.Redeliver(ctx, w.d.store, "p", sub.ID, first.delivery); err != nil {
-				t.Fatal(err)
-			}
-		}
-		redeliver()
+		w.redeliver(sub, first.delivery)
 		c, err := w.d.store.Queues().Spend(ctx, &credit).Wait()
 		if err != nil || c == nil {
 			t.Fatalf("got claim %+v (%v), want one", c, err)
 		}
 		w.update(sub, &webhook.SubscriptionFields{URL: &after.url})
-		redeliver()
+		w.redeliver(sub, first.delivery)
 		if stale, err := w.d.store.Queues().Spend(ctx, &credit).Wait(); stale != nil || !errors.Is(err, store.ErrStale) {
 			t.Errorf("after the change: got claim %+v (%v), want %v", stale, err, store.ErrStale)
 		}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"service/store"
-	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -28,10 +27,9 @@ func TestErasedProgram(t *testing.T) {
 // eraseProgram erases a program with deliveries of each kind, and lets hours pass.
 func eraseProgram(w *testbed, crash bool) {
 	t := w.t
-	busy := func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusServiceUnavailable) }
-	kept := w.subscriber(busy)
+	kept := w.subscriber(respondWith(http.StatusServiceUnavailable))
 	w.subscribe(kept, nil)
-	erased := []*subscriber{w.subscriber(busy), w.subscriber(hang), w.subscriber(nil)}
+	erased := []*subscriber{w.subscriber(kept.respond), w.subscriber(hang), w.subscriber(nil)}
 	ctx := context.Background()
 	must := func(err error) {
 		t.Helper()
@@ -43,20 +41,13 @@ func eraseProgram(w *testbed, crash bool) {
 		_, _, err := sw.Programs().Put("q", &webhook.ProgramFields{}, webhook.AuditEntry{})
 		return err
 	}))
-	names := []string{"content_updated"}
 	for _, r := range erased {
-		_, _, err := storetest.CreateSubscription(ctx, w.d.store, "q", "u", &webhook.SubscriptionFields{URL: &r.url, Events: &names})
-		must(err)
+		w.subscribeIn("q", r, "content_updated")
 	}
 	time.Sleep(30 * time.Second) // the pings end
-	publish := func(program string) {
-		e := webhook.Event{ID: webhook.NewID(), Name: "content_updated", ReceivedAt: time.Now(), JSON: []byte(`{}`)}
-		_, err := w.d.store.Events().Publish(ctx, program, []webhook.Event{e})
-		must(err)
-	}
-	publish("p")
+	w.publish("content_updated")
 	for range 3 {
-		publish("q")
+		w.publishIn("q", newEvent("content_updated"))
 	}
 	synctest.Wait()
 

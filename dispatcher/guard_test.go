@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -75,14 +74,7 @@ func (w *testbed) sendEverything(sub webhook.Subscription, sent string) webhook.
 	w.t.Helper()
 	w.publish("content_updated")
 	go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
-	redelivery, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, sent)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	_, err = storetest.CreateReplay(context.Background(), w.d.store, "p", sub.ID,
-		&webhook.ReplayFields{From: time.Now().Add(-time.Hour), Only: webhook.ReplayAll})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	redelivery := w.redeliver(sub, sent)
+	w.replay(sub, time.Now().Add(-time.Hour), webhook.ReplayAll)
 	return redelivery
 }

@@ -3,24 +3,10 @@
 package dispatcher
 
 import (
-	"database/sql"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 )
-
-func (w *testbed) sql(query string) {
-	w.t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.Exec(query); err != nil {
-		w.t.Fatal(err)
-	}
-}
 
 // If a delivery cannot be stored inline with its event, it is formed later.
 func TestInlineDeliveryFailureIsRetried(t *testing.T) {
@@ -29,13 +15,13 @@ func TestInlineDeliveryFailureIsRetried(t *testing.T) {
 		w.subscribe(r, nil)
 		w.publish("content_updated")
 		before := len(r.posts())
-		w.sql("CREATE TRIGGER broken BEFORE INSERT ON delivery_events BEGIN SELECT RAISE(ABORT, 'broken'); END")
+		w.alter("CREATE TRIGGER broken BEFORE INSERT ON delivery_events BEGIN SELECT RAISE(ABORT, 'broken'); END")
 		w.publish("content_updated")
 		synctest.Wait()
 		if n := len(r.posts()); n != before {
 			t.Errorf("got %d requests, want %d", n, before)
 		}
-		w.sql("DROP TRIGGER broken")
+		w.alter("DROP TRIGGER broken")
 		time.Sleep(suspendTime + time.Second)
 		synctest.Wait()
 		if n := len(r.posts()); n != before+1 {

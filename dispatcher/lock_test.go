@@ -3,7 +3,6 @@ package dispatcher
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"runtime"
 	"testing"
 	"time"
@@ -15,8 +14,8 @@ import (
 )
 
 // dispatcherWithSubscriptions returns a dispatcher that does not run, with
-// subscriptions to one event name.
-func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.Duration) (*Dispatcher, watch.EventKey) {
+// subscriptions to contentUpdated.
+func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.Duration) *Dispatcher {
 	tb.Helper()
 	s, err := store.Open(tb.Context(), store.Config{Dir: tb.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -24,16 +23,12 @@ func dispatcherWithSubscriptions(tb testing.TB, subscriptions int, window time.D
 	}
 	tb.Cleanup(func() { s.Close() })
 	d := New(Config{Store: s, BatchWindow: window})
-	key := watch.EventKey{ProgramID: "p", Name: "content_updated"}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i := range subscriptions {
-		d.install(&subscriptionQueue{Queue: &store.Queue{
-			SubscriptionID: fmt.Sprint(i), ProgramID: key.ProgramID, Active: true,
-			Interests: []store.Interest{{Name: key.Name, Until: math.MaxInt64}},
-		}})
+	for _, q := range fakeQueues(subscriptions) {
+		d.install(&subscriptionQueue{Queue: q})
 	}
-	return d, key
+	return d
 }
 
 // longestLockWait calls do, and returns the longest time that another goroutine waited for
@@ -68,13 +63,13 @@ func BenchmarkApplyManySubscriptions(b *testing.B) {
 	for _, window := range []time.Duration{0, time.Nanosecond} {
 		b.Run(fmt.Sprint("window=", window), func(b *testing.B) {
 			const subscriptions = 10_000
-			d, key := dispatcherWithSubscriptions(b, subscriptions, window)
+			d := dispatcherWithSubscriptions(b, subscriptions, window)
 			var longest, total time.Duration
 			seq := int64(0)
 			for b.Loop() {
 				seq++
 				wait := d.longestLockWait(func() {
-					d.apply(watch.Changes{Events: map[watch.EventKey]int64{key: seq}})
+					d.apply(watch.Changes{Events: map[watch.EventKey]int64{contentUpdated: seq}})
 					d.mu.Lock()
 					d.expire(time.Now())
 					d.mu.Unlock()
@@ -96,12 +91,12 @@ func BenchmarkApplyManySubscriptions(b *testing.B) {
 // While apply notes an event for many subscriptions, other goroutines can lock d.mu
 // in between.
 func TestApplyReleasesLock(t *testing.T) {
-	d, key := dispatcherWithSubscriptions(t, 10_000, 0)
+	d := dispatcherWithSubscriptions(t, 10_000, 0)
 	for seq := range int64(100) { // the Go scheduler decides whether this goroutine gets the lock in time
 		applied := make(chan struct{})
 		go func() {
 			defer close(applied)
-			d.apply(watch.Changes{Events: map[watch.EventKey]int64{key: seq + 1}})
+			d.apply(watch.Changes{Events: map[watch.EventKey]int64{contentUpdated: seq + 1}})
 		}()
 		noted := 0
 		for noted == 0 {
@@ -125,7 +120,7 @@ func TestApplyReleasesLock(t *testing.T) {
 // BenchmarkApplyFilters measures how long it takes to determine that none of 10,000 different filters
 // matches an event, and to pass it.
 func BenchmarkApplyFilters(b *testing.B) {
-	d, key := dispatcherWithSubscriptions(b, 10_000, 0)
+	d, key := dispatcherWithSubscriptions(b, 10_000, 0), contentUpdated
 	_, _, err := storetest.CreateToken(b.Context(), d.store,
 		webhook.NewToken{ProgramID: key.ProgramID, UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 
-	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -70,8 +69,7 @@ func TestMetrics(t *testing.T) {
 			`webhooks_backlog_distance_events{program="p"} 0`,
 			`webhooks_backlog_age_seconds{program="p"} 0`)
 
-		names := []string{"content_archived"}
-		bad := w.subscribe(w.subscriber(respondWith(200, 503)), func(f *webhook.SubscriptionFields) { f.Events = &names })
+		bad := w.subscribeIn("p", w.subscriber(respondWith(200, 503)), "content_archived")
 		for range 3 {
 			w.publish("content_archived") // 2 to 4
 		}
@@ -105,8 +103,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 
-		off := false
-		w.update(bad, &webhook.SubscriptionFields{Active: &off})
+		w.update(bad, &webhook.SubscriptionFields{Active: new(false)})
 		wantMetrics(t, "after it was set inactive", registry,
 			`webhooks_subscriptions_inactive{program="p"} 1`,
 			`webhooks_backlog_subscriptions{program="p"} 0`,
@@ -119,14 +116,7 @@ func TestMetrics(t *testing.T) {
 func TestMetricsInFlight(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	runInBubble(t, Config{RetryPolicy: exactRetryPolicy(), BatchSize: 1, Metrics: registry}, func(w *testbed) {
-		names := []string{"channel_created"}
-		slow := w.subscriber(hang)
-		slow.respond = func(n int, rw http.ResponseWriter, r *http.Request) {
-			if n > 1 {
-				hang(n, rw, r)
-			}
-		}
-		w.subscribe(slow, func(f *webhook.SubscriptionFields) { f.Events = &names })
+		w.subscribeIn("p", w.subscriber(afterPing(hang)), "channel_created")
 		w.publish("channel_created")
 		wantMetrics(t, "while an attempt hangs", registry, `webhooks_deliveries_in_flight{kind="event"} 1`)
 		time.Sleep(10 * time.Second)
@@ -196,9 +186,7 @@ func TestDeliveryTime(t *testing.T) {
 		time.Sleep(5*time.Minute + 5*time.Second)
 		wantMetrics(t, "after two retries", registry, `webhooks_delivery_time_seconds_count 1`, `webhooks_delivery_time_seconds_sum 305`,
 			`webhooks_delivery_lag_seconds_count 1`)
-		if _, err := storetest.Redeliver(t.Context(), w.d.store, "p", sub.ID, r.posts()[0].delivery); err != nil {
-			t.Fatal(err)
-		}
+		w.redeliver(sub, r.posts()[0].delivery)
 		wantMetrics(t, "after a redelivery", registry, `webhooks_delivery_time_seconds_count 1`,
 			`webhooks_attempts_total{answer="2xx",result="success"} 3`)
 	})

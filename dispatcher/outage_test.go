@@ -49,21 +49,14 @@ func TestOutageLoggedOnce(t *testing.T) {
 			log.Reset()
 		}
 		w.run(func() {
-			w.stop()
-			if err := <-w.done; err != nil {
-				t.Error(err)
-			}
-			if err := w.d.store.Close(); err != nil {
-				t.Fatal(err)
-			}
+			w.end()
 			w.openStore()
 			full.Store(true)
 			w.runDispatcher()
 			wants("storage is not writable: deliveries start when it recovers", "storage recovered: starting deliveries")
 
 			w.subscriber(nil).handler = func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusBadGateway) }
-			r := w.subscriber(func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusBadGateway) })
-			w.subscribe(r, nil)
+			w.subscribe(w.subscriber(respondWith(http.StatusBadGateway)), nil)
 			w.publish("content_updated")
 			time.Sleep(10 * time.Minute) // the alert has failed and waits for a retry
 			full.Store(true)

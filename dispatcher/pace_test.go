@@ -16,8 +16,11 @@ import (
 	"service/webhook"
 )
 
+// rateLimiter returns a function that reports whether a request is within a rate.
+type rateLimiter func(perSecond func() float64) func(now time.Time) bool
+
 // limiters are common rate limiters of receivers.
-var limiters = map[string]func(perSecond func() float64) func(now time.Time) bool{
+var limiters = map[string]rateLimiter{
 	"fixed window": func(perSecond func() float64) func(time.Time) bool {
 		var second time.Time
 		n := 0
@@ -53,6 +56,28 @@ var limiters = map[string]func(perSecond func() float64) func(now time.Time) boo
 	},
 }
 
+// limited is the status of a receiver with a rate limiter that answers code beyond the limit. Pings do
+// not count.
+func limited(code int, limiter func(now time.Time) bool) func(names []string) int {
+	return func(names []string) int {
+		if names[0] != webhook.EventPing && !limiter(time.Now()) {
+			return code
+		}
+		return http.StatusOK
+	}
+}
+
+// eachLimiter runs a subtest for each rate limiter, without batches.
+func eachLimiter(t *testing.T, test func(w *testbed, limiter rateLimiter)) {
+	for name, limiter := range limiters {
+		t.Run(name, func(t *testing.T) {
+			cfg := breakerConfig()
+			cfg.BatchSize = 1
+			runInBubble(t, cfg, func(w *testbed) { test(w, limiter) })
+		})
+	}
+}
+
 // A receiver accepts ten requests per second and answers 429 beyond that, while 50
 // events per second are published. Without batches, after ten seconds at least nine
 // events per second arrive and at most 1% fail; with batches all arrive.
@@ -76,13 +101,7 @@ func TestPace(t *testing.T) {
 
 func testPace(w *testbed, limiter func(time.Time) bool, latency time.Duration, batch int) {
 	t := w.t
-	r := w.receiver(nil)
-	r.status = func(names []string) int {
-		if names[0] != webhook.EventPing && !limiter(time.Now()) {
-			return http.StatusTooManyRequests
-		}
-		return http.StatusOK
-	}
+	r := w.receiver(limited(http.StatusTooManyRequests, limiter))
 	answer := r.respond
 	r.respond = func(n int, rw http.ResponseWriter, req *http.Request) {
 		answer(n, rw, req)
@@ -126,43 +145,30 @@ func testPace(w *testbed, limiter func(time.Time) bool, latency time.Duration, b
 // rejections are enough to find the new limit.
 func TestPaceAdaptsToLowerLimit(t *testing.T) {
 	harness.Long(t)
-	for name, limiter := range limiters {
-		t.Run(name, func(t *testing.T) {
-			cfg := breakerConfig()
-			cfg.BatchSize = 1
-			runInBubble(t, cfg, func(w *testbed) {
-				limit := 50.0
-				limited := limiter(func() float64 { return limit })
-				r := w.receiver(nil)
-				r.status = func(names []string) int {
-					if names[0] != webhook.EventPing && !limited(time.Now()) {
-						return http.StatusTooManyRequests
-					}
-					return http.StatusOK
-				}
-				sub := w.subscribe(r.subscriber, nil)
-				publish := func(seconds int) {
-					for range seconds * 60 {
-						w.publish("content_updated")
-						time.Sleep(time.Second / 60)
-					}
-					w.health(sub)
-				}
-				publish(60)
-				limit = 5
-				before, accepted := len(r.rejected), len(r.accepted)
-				publish(60)
-				fell := len(r.rejected) - before
-				publish(60)
-				rejected, accepted := len(r.rejected)-before-fell, len(r.accepted)-accepted
-				t.Logf("%d rejected before, %d in the minute after the drop, %d in the next; %d accepted in both", before, fell, rejected, accepted)
-				if fell > 15 || rejected > 5 || accepted < 400 {
-					t.Errorf("got %d rejected in the minute after the drop, %d in the next and %d accepted; want at most 15 and 5, at least 400",
-						fell, rejected, accepted)
-				}
-			})
-		})
-	}
+	eachLimiter(t, func(w *testbed, limiter rateLimiter) {
+		limit := 50.0
+		r := w.receiver(limited(http.StatusTooManyRequests, limiter(func() float64 { return limit })))
+		sub := w.subscribe(r.subscriber, nil)
+		publish := func(seconds int) {
+			for range seconds * 60 {
+				w.publish("content_updated")
+				time.Sleep(time.Second / 60)
+			}
+			w.health(sub)
+		}
+		publish(60)
+		limit = 5
+		before, accepted := len(r.rejected), len(r.accepted)
+		publish(60)
+		fell := len(r.rejected) - before
+		publish(60)
+		rejected, accepted := len(r.rejected)-before-fell, len(r.accepted)-accepted
+		w.t.Logf("%d rejected before, %d in the minute after the drop, %d in the next; %d accepted in both", before, fell, rejected, accepted)
+		if fell > 15 || rejected > 5 || accepted < 400 {
+			w.t.Errorf("got %d rejected in the minute after the drop, %d in the next and %d accepted; want at most 15 and 5, at least 400",
+				fell, rejected, accepted)
+		}
+	})
 }
 
 // One 503 among successes at one event per second says little about the rate: a later
@@ -214,38 +220,25 @@ func TestPaceAfterOneThrottle(t *testing.T) {
 // The limit of a receiver that answers 503 beyond ten requests per second, or whose limit
 // drops to ten, is found as with 429: after a refused trial the rate is not doubled again.
 func TestPaceFinds503Limit(t *testing.T) {
-	for name, limiter := range limiters {
-		t.Run(name, func(t *testing.T) {
-			cfg := breakerConfig()
-			cfg.BatchSize = 1
-			runInBubble(t, cfg, func(w *testbed) {
-				limited := limiter(func() float64 { return 10 })
-				r := w.receiver(nil)
-				r.status = func(names []string) int {
-					if names[0] != webhook.EventPing && !limited(time.Now()) {
-						return http.StatusServiceUnavailable
-					}
-					return http.StatusOK
-				}
-				sub := w.subscribe(r.subscriber, nil)
-				publish := func(seconds int) (accepted, rejected int) {
-					accepted, rejected = len(r.accepted), len(r.rejected)
-					for range seconds * 20 {
-						w.publish("content_updated")
-						time.Sleep(50 * time.Millisecond)
-					}
-					w.health(sub)
-					return len(r.accepted) - accepted, len(r.rejected) - rejected
-				}
-				publish(60)
-				accepted, rejected := publish(120)
-				t.Logf("%d accepted and %d rejected in two minutes", accepted, rejected)
-				if accepted < 9*120 || rejected > 12 {
-					t.Errorf("got %d accepted and %d rejected in two minutes, want at least %d and at most 12", accepted, rejected, 9*120)
-				}
-			})
-		})
-	}
+	eachLimiter(t, func(w *testbed, limiter rateLimiter) {
+		r := w.receiver(limited(http.StatusServiceUnavailable, limiter(func() float64 { return 10 })))
+		sub := w.subscribe(r.subscriber, nil)
+		publish := func(seconds int) (accepted, rejected int) {
+			accepted, rejected = len(r.accepted), len(r.rejected)
+			for range seconds * 20 {
+				w.publish("content_updated")
+				time.Sleep(50 * time.Millisecond)
+			}
+			w.health(sub)
+			return len(r.accepted) - accepted, len(r.rejected) - rejected
+		}
+		publish(60)
+		accepted, rejected := publish(120)
+		w.t.Logf("%d accepted and %d rejected in two minutes", accepted, rejected)
+		if accepted < 9*120 || rejected > 12 {
+			w.t.Errorf("got %d accepted and %d rejected in two minutes, want at least %d and at most 12", accepted, rejected, 9*120)
+		}
+	})
 }
 
 // max_per_second limits all attempts except pings, including retries.
@@ -287,8 +280,7 @@ func testMaxPerSecond(w *testbed, limit float64) {
 	if n := r.pings(); n < 5 {
 		t.Errorf("%g per second: got %d pings, want at least 5: pings are not limited", limit, n)
 	}
-	none := 0.0
-	w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &none})
+	w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: new(0.0)})
 	time.Sleep(time.Minute)
 	if n, want := r.deliveries(), int(seconds*limit); n != want {
 		t.Errorf("%g per second: got %d events after the limit was removed, want %d", limit, n, want)

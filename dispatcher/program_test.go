@@ -2,9 +2,7 @@ package dispatcher
 
 import (
 	"context"
-	"database/sql"
 	"net/http"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -100,13 +98,7 @@ func TestProgramLimit(t *testing.T) {
 		}
 
 		// The limit is read at the start.
-		w.stop()
-		if err := <-w.done; err != nil {
-			t.Fatal(err)
-		}
-		if err := w.d.store.Close(); err != nil {
-			t.Fatal(err)
-		}
+		w.end()
 		w.start()
 		synctest.Wait()
 		r.publishEight()
@@ -187,7 +179,7 @@ func TestCut(t *testing.T) {
 		w.subscribeIn("q", other, "content_updated")
 		synctest.Wait()
 		w.publish("content_updated")
-		w.publishIn("q", "content_updated")
+		w.publishIn("q", newEvent("content_updated"))
 		synctest.Wait()
 		id := cut.posts()[0].delivery
 		w.d.Cut("p")
@@ -210,11 +202,7 @@ func TestUnreadableLimitPausesNothing(t *testing.T) {
 		good := w.subscriber(nil)
 		w.subscribe(good, nil)
 		w.createProgram("q")
-		w.d.store.Close()
-		w.stop()
-		if err := <-w.done; err != nil {
-			t.Error(err)
-		}
+		w.kill()
 		w.alter("PRAGMA writable_schema = ON", "UPDATE sqlite_schema SET sql = replace(sql, 'STRICT', '') WHERE name = 'programs'")
 		w.alter("PRAGMA ignore_check_constraints = ON", "UPDATE programs SET max_in_flight = 'one' WHERE id = 'q'")
 		w.start()
@@ -233,20 +221,4 @@ func TestUnreadableLimitPausesNothing(t *testing.T) {
 			t.Error("the limit is read again without a change")
 		}
 	})
-}
-
-// alter runs statements on the database of a closed store.
-func (w *testbed) alter(statements ...string) {
-	w.t.Helper()
-	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.dir, "service.db"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer db.Close()
-	db.SetMaxOpenConns(1)
-	for _, s := range statements {
-		if _, err := db.Exec(s); err != nil {
-			w.t.Fatalf("%s: %v", s, err)
-		}
-	}
 }

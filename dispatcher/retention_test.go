@@ -17,7 +17,7 @@ func TestOrderedContinuesAfterExpiry(t *testing.T) {
 		done := make(chan error)
 		go func(s *store.Store) { done <- s.Retain(ctx, webhook.Retention{All: time.Hour}) }(w.d.store)
 		r := w.subscriber(respondWith(200, 500, 500, 500, 500, 200))
-		w.subscribe(r, func(f *webhook.SubscriptionFields) { f.Ordered = new(true) })
+		w.subscribe(r, inOrder)
 		w.publish("content_updated")
 		w.subscribe(w.subscriber(nil), nil) // retention keeps the newest delivery, which is now its ping
 		time.Sleep(50 * time.Minute)        // the fifth attempt is due in two hours

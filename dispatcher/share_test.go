@@ -7,40 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"service/store/storetest"
-	"service/webhook"
 )
-
-// createProgram makes a program usable.
-func (w *testbed) createProgram(id string) {
-	w.t.Helper()
-	_, _, err := storetest.CreateToken(context.Background(), w.d.store,
-		webhook.NewToken{ProgramID: id, UserID: "u", Scopes: webhook.Scopes()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// subscribeIn creates a subscription of a program to one event.
-func (w *testbed) subscribeIn(program string, r *subscriber, event string) {
-	w.t.Helper()
-	_, _, err := storetest.CreateSubscription(context.Background(), w.d.store, program, "u",
-		&webhook.SubscriptionFields{URL: &r.url, Events: &[]string{event}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// publishIn publishes an event in a program.
-func (w *testbed) publishIn(program, name string) {
-	w.t.Helper()
-	id := webhook.NewID()
-	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
-	if _, err := w.d.store.Events().Publish(context.Background(), program, []webhook.Event{e}); err != nil {
-		w.t.Fatal(err)
-	}
-}
 
 // slowLoad publishes events until it is stopped, to many receivers of some programs that answer
 // with 200 after nine seconds. The programs begin one after the other.
@@ -51,11 +18,8 @@ func (w *testbed) slowLoad(programs, each int) (stop func()) {
 		id := fmt.Sprint("slow-", i)
 		w.createProgram(id)
 		for range each {
-			w.subscribeIn(id, w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) {
-				if n > 1 { // after the ping
-					time.Sleep(9 * time.Second)
-				}
-			}), "content_updated")
+			slow := func(int, http.ResponseWriter, *http.Request) { time.Sleep(9 * time.Second) }
+			w.subscribeIn(id, w.subscriber(afterPing(slow)), "content_updated")
 		}
 	}
 	synctest.Wait()
@@ -63,7 +27,7 @@ func (w *testbed) slowLoad(programs, each int) (stop func()) {
 		defer close(done)
 		for n := 1; ctx.Err() == nil; n++ {
 			for i := range min(n, programs) {
-				w.publishIn(fmt.Sprint("slow-", i), "content_updated")
+				w.publishIn(fmt.Sprint("slow-", i), newEvent("content_updated"))
 			}
 			time.Sleep(2 * time.Second)
 		}
@@ -93,8 +57,8 @@ func TestSlowReceiversLeaveSlots(t *testing.T) {
 				time.Sleep(time.Minute) // until each has made its first attempt
 				for i := range 60 {
 					at := time.Now()
-					w.publishIn("quick", "content_deleted")
-					w.publishIn("slow-0", "content_deleted")
+					w.publishIn("quick", newEvent("content_deleted"))
+					w.publishIn("slow-0", newEvent("content_deleted"))
 					time.Sleep(time.Second)
 					for r, most := range map[*subscriber]time.Duration{other: 50 * time.Millisecond, own: 200 * time.Millisecond} {
 						got := r.posts()

@@ -196,9 +196,7 @@ func TestSplitBySize(t *testing.T) {
 		if refused > 24 {
 			t.Errorf("got %d refused requests, want a bound to be learned", refused)
 		}
-		if h := w.health(sub); h != webhook.HealthHealthy {
-			t.Errorf("got %s, want healthy", h)
-		}
+		w.wantHealth(sub, webhook.HealthHealthy, "in the end")
 		if open, err := w.d.store.Incidents().Open(context.Background(), "p", 10, 0); err != nil || len(open) > 0 {
 			t.Errorf("got %d incidents (%v), want none", len(open), err)
 		}
@@ -219,7 +217,7 @@ func TestSplitByRate(t *testing.T) {
 				return http.StatusTooManyRequests
 			}
 			return http.StatusOK
-		}, func(f *webhook.SubscriptionFields) { one := 1; f.MaxInFlight = &one })
+		}, func(f *webhook.SubscriptionFields) { f.MaxInFlight = new(1) })
 		w.publish("content_updated")
 		synctest.Wait()
 		w.backlog(10, "content_updated")
@@ -240,14 +238,13 @@ func TestSplitOrdered(t *testing.T) {
 		var poison []string
 		var got []string
 		verdict := refuses(http.StatusBadRequest, &poison)
-		ordered := true
 		j, _, release := w.held(func(p receivedRequest, bytes int64) int {
 			code := verdict(p, bytes)
 			if code == http.StatusOK && p.names[0] != webhook.EventPing {
 				got = append(got, p.ids...)
 			}
 			return code
-		}, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
+		}, inOrder)
 		ids := w.backlog(1, "content_updated")
 		synctest.Wait()
 		ids = append(ids, w.backlog(300, "content_updated", "content_deleted")...)
@@ -281,9 +278,7 @@ func TestSplitWaitsWhileFailing(t *testing.T) {
 		w.backlog(900, "content_updated", "content_deleted")
 		release()
 		time.Sleep(time.Hour)
-		if h := w.health(sub); h != webhook.HealthFailing {
-			t.Errorf("got %s, want failing", h)
-		}
+		w.wantHealth(sub, webhook.HealthFailing, "with a wrong credential")
 		j.do(func() { broken = false })
 		time.Sleep(time.Hour)
 		if got := w.failedAlone(j, sub); len(got) > 4 || j.count()+len(got) != 901 {
@@ -428,21 +423,17 @@ func failedOf(t *testing.T, s uint64, batch int) (numbers []int) {
 // of that type are not sent either.
 func TestRemovedType(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
-		broken := true
-		j, sub, release := w.held(func(receivedRequest, int64) int {
-			if broken {
-				return http.StatusInternalServerError
-			}
-			return http.StatusOK
-		}, func(f *webhook.SubscriptionFields) { ordered := true; f.Ordered = &ordered })
+		broken := statusSwitch{code: http.StatusInternalServerError}
+		broken.Store(true)
+		j, sub, release := w.held(func(receivedRequest, int64) int { return broken.status(nil) }, inOrder)
 		w.publish("content_deleted")
 		synctest.Wait()
 		release()
 		time.Sleep(time.Second)
 		var kept []string
-		j.do(func() { broken = false })
+		broken.Store(false)
 		time.Sleep(time.Minute)
-		j.do(func() { broken = true })
+		broken.Store(true)
 		ids := w.backlog(1, "content_updated")
 		synctest.Wait() // in flight, and refused
 		batch := w.backlog(10, "content_updated", "content_deleted")
@@ -451,9 +442,9 @@ func TestRemovedType(t *testing.T) {
 				kept = append(kept, id)
 			}
 		}
-		names := []string{"content_deleted"}
-		w.update(sub, &webhook.SubscriptionFields{Events: &names})
-		j.do(func() { broken = false })
+		w.update(sub, &webhook.SubscriptionFields{Events: &[]string{"content_deleted"}})
+		synctest.Wait()
+		broken.Store(false)
 		time.Sleep(12 * time.Hour)
 		for _, id := range append(ids, batch...) {
 			if got, want := j.times(id), slices.Contains(kept, id); (got > 0) != want {
@@ -478,18 +469,15 @@ func TestRemovedType(t *testing.T) {
 func TestRemovedTypeOfBatch(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		var refused []string
-		j, sub, release := w.held(refuses(http.StatusInternalServerError, &refused), func(f *webhook.SubscriptionFields) {
-			one := 1
-			f.MaxInFlight = &one
-		})
+		j, sub, release := w.held(refuses(http.StatusInternalServerError, &refused),
+			func(f *webhook.SubscriptionFields) { f.MaxInFlight = new(1) })
 		w.publish("content_deleted")
 		synctest.Wait()
 		ids := w.backlog(10, "content_updated", "content_deleted")
 		j.do(func() { refused = ids[:1] })
 		release()
 		time.Sleep(time.Second) // the batch was refused, and waits for its retry
-		names := []string{"content_deleted"}
-		w.update(sub, &webhook.SubscriptionFields{Events: &names})
+		w.update(sub, &webhook.SubscriptionFields{Events: &[]string{"content_deleted"}})
 		time.Sleep(time.Hour)
 		for i, id := range ids {
 			if got, want := j.times(id), i%2; got != want {

@@ -1,8 +1,6 @@
 package dispatcher
 
 import (
-	"context"
-	"fmt"
 	"net/http"
 	"slices"
 	"sync"
@@ -10,24 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"service/store/storetest"
 	"service/webhook"
 )
-
-// publishTraced publishes one event per trace, in one request.
-func (w *testbed) publishTraced(traces []webhook.Trace) {
-	w.t.Helper()
-	var events []webhook.Event
-	for _, trace := range traces {
-		id := webhook.NewID()
-		events = append(events, webhook.Event{
-			ID: id, Name: "content_updated", ReceivedAt: time.Now(), Trace: trace, JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id),
-		})
-	}
-	if _, err := w.d.store.Events().Publish(context.Background(), "p", events); err != nil {
-		w.t.Fatal(err)
-	}
-}
 
 // The trace of an event is sent with every attempt of its deliveries, each with its
 // own span: the first attempt, a retry, a retry after a restart, and a redelivery.
@@ -61,7 +43,12 @@ func TestTracePropagation(t *testing.T) {
 		taken() // discard the ping's header
 		publish := func(traces ...webhook.Trace) {
 			t.Helper()
-			w.publishTraced(traces)
+			events := make([]webhook.Event, len(traces))
+			for i, trace := range traces {
+				events[i] = newEvent("content_updated")
+				events[i].Trace = trace
+			}
+			w.publishIn("p", events...)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 		}
@@ -96,9 +83,7 @@ func TestTracePropagation(t *testing.T) {
 			t.Errorf("got status %s, want success", d.Status)
 		}
 
-		if _, err := storetest.Redeliver(context.Background(), w.d.store, "p", sub.ID, first.ID); err != nil {
-			t.Fatal(err)
-		}
+		w.redeliver(sub, first.ID)
 		synctest.Wait()
 		want("redelivery", newest(), one, 1)
 

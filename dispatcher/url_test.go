@@ -11,21 +11,6 @@ import (
 	"service/webhook"
 )
 
-// publishTogether publishes events that fit into one delivery.
-func (w *testbed) publishTogether(n int) {
-	w.t.Helper()
-	var events []webhook.Event
-	for range n {
-		id := webhook.NewID()
-		events = append(events, webhook.Event{ID: id, Name: "content_updated", ReceivedAt: time.Now(),
-			JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)})
-	}
-	if _, err := w.d.store.Events().Publish(context.Background(), "p", events); err != nil {
-		w.t.Fatal(err)
-	}
-	synctest.Wait()
-}
-
 // gated starts a server that answers everything but pings with a status, once the gate is closed.
 func (w *testbed) gated(gate chan struct{}, status int) *subscriber {
 	var r *subscriber
@@ -113,9 +98,7 @@ func (w *testbed) refuseEarlier(status, events int, reloaded bool) {
 func (w *testbed) wantUntouched(sub webhook.Subscription) {
 	w.t.Helper()
 	ctx := context.Background()
-	if h := w.health(sub); h != webhook.HealthHealthy {
-		w.t.Errorf("got %s, want healthy", h)
-	}
+	w.wantHealth(sub, webhook.HealthHealthy, "after the refusals")
 	if open, err := w.d.store.Incidents().Open(ctx, "p", 10, 0); err != nil || len(open) > 0 {
 		w.t.Errorf("got %d incidents (%v), want none", len(open), err)
 	}
@@ -126,9 +109,9 @@ func (w *testbed) wantUntouched(sub webhook.Subscription) {
 	if stored.SizeBound != (webhook.SizeBound{}) || stored.Rejected {
 		w.t.Errorf("got the size bound %+v and rejected %t, want neither", stored.SizeBound, stored.Rejected)
 	}
+	q := w.queue(sub)
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
-	q := w.d.queues[sub.ID]
 	if q.pace.Limited() || q.ramp != 0 || q.rejected || !q.rejectedAt.IsZero() {
 		w.t.Errorf("got the pace %+v, ramp %d and rejected %t, want none", q.pace, q.ramp, q.rejected)
 	}
@@ -138,12 +121,10 @@ func (w *testbed) wantUntouched(sub webhook.Subscription) {
 // next URL.
 func TestPaceOfEarlierURL(t *testing.T) {
 	runInBubble(t, Config{BatchSize: 1, RetryPolicy: exactRetryPolicy()}, func(w *testbed) {
-		first := w.subscriber(func(n int, rw http.ResponseWriter, _ *http.Request) {
-			if n > 1 { // after the ping
-				rw.Header().Set("Retry-After", "3600")
-				rw.WriteHeader(http.StatusTooManyRequests)
-			}
-		})
+		first := w.subscriber(afterPing(func(_ int, rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Retry-After", "3600")
+			rw.WriteHeader(http.StatusTooManyRequests)
+		}))
 		next := w.subscriber(nil)
 		sub := w.subscribe(first, nil)
 		w.publish("content_updated")

@@ -340,26 +340,6 @@ func TestSameEvent(t *testing.T) {
 	}
 }
 
-// Several goroutines share a catalog.
-func TestCatalogConcurrentUse(t *testing.T) {
-	c := testCatalog(t)
-	for _, e := range c.Types() {
-		t.Run(e.Name, func(t *testing.T) {
-			t.Parallel()
-			for range 50 {
-				got, err := c.NewEvent(e.Example, "", testNow)
-				if e.Name == EventPing {
-					if !only(err, InvalidValue, "name") {
-						t.Fatal(err)
-					}
-				} else if err != nil || !bytes.Equal(got.JSON, e.Example) {
-					t.Fatalf("got %s, %v, want %s", got.JSON, err, e.Example)
-				}
-			}
-		})
-	}
-}
-
 // checkErrorText checks that an error about an event says what is wrong, and where.
 func checkErrorText(t *testing.T, err *Error) {
 	t.Helper()

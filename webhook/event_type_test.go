@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"sync"
@@ -156,9 +157,10 @@ func TestSchemaWork(t *testing.T) {
 	}
 }
 
-// Readers of a catalog see each change at once and never half of it.
+// Readers of a catalog see each change at once and never half of it. They check events concurrently.
 func TestCatalogChanges(t *testing.T) {
-	c := NewCatalog(testCatalog(t).Types()...)
+	builtIn := testCatalog(t).Types()
+	c := NewCatalog(builtIn...)
 	et, invalid := NewEventType(t.Context(), "order.shipped", []byte(shipped("order.shipped")))
 	if invalid != nil {
 		t.Fatal(invalid)
@@ -169,7 +171,8 @@ func TestCatalogChanges(t *testing.T) {
 	var stop atomic.Bool
 	for range 4 {
 		readers.Go(func() {
-			for !stop.Load() {
+			for ended := false; !ended; ended = stop.Load() {
+				checkExamples(t, c, builtIn)
 				if got := len(c.Types()); got != n && got != n+1 {
 					t.Errorf("got %d types", got)
 				}
@@ -194,6 +197,17 @@ func TestCatalogChanges(t *testing.T) {
 	readers.Wait()
 	if c.Version() != version+200 || len(c.Types()) != n {
 		t.Errorf("got version %d and %d types, want %d and %d", c.Version(), len(c.Types()), version+200, n)
+	}
+}
+
+// checkExamples checks that a catalog accepts the example of each type that can be published.
+func checkExamples(t *testing.T, c *Catalog, types []*EventType) {
+	t.Helper()
+	for _, known := range types {
+		e, err := c.NewEvent(known.Example, "", testNow)
+		if known.Name != EventPing && (err != nil || !bytes.Equal(e.JSON, known.Example)) {
+			t.Errorf("got %s, %v, want %s", e.JSON, err, known.Example)
+		}
 	}
 }
 

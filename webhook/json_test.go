@@ -174,13 +174,3 @@ func TestMerge(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
-
-func TestInvalidIsBounded(t *testing.T) {
-	err := invalid(make([]Validation, 12345))
-	if len(err.Validations) != maxValidations || err.Detail != "12345 parameters are not valid; these are the first 100." {
-		t.Errorf("got %d, %q", len(err.Validations), err.Detail)
-	}
-	if invalid(nil) != nil {
-		t.Error("invalid(nil): got an error, want nil")
-	}
-}

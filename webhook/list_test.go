@@ -159,7 +159,6 @@ var listFaults = []struct {
 	{DeliveryList, "page[size]=1&page.size=1", InvalidDuplicate, "page[size]", ""},
 	{DeliveryList, "page[cursor]=", InvalidFormat, "page[cursor]", ""},
 
-	{DeliveryList, "sort=", InvalidValue, "sort", `""; `},
 	{DeliveryList, "sort=url", InvalidValue, "sort", "supported: created_at, each"},
 	{DeliveryList, "sort=--created_at", InvalidValue, "sort", "supported"},
 	{DeliveryList, "sort=%2Bcreated_at", InvalidValue, "sort", `does not support "+created_at"; `},

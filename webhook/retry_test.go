@@ -11,6 +11,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 func TestRetryPolicyAfter(t *testing.T) {
 	waits := []time.Duration{5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
 	p := DefaultRetryPolicy()
+	tested := make(map[ErrorCode]bool)
 	for number := 1; number <= MaxAttempts; number++ {
 		again := func(wait time.Duration) Step {
 			if number == MaxAttempts {
@@ -41,6 +42,7 @@ func TestRetryPolicyAfter(t *testing.T) {
 			{"interrupted", Attempt{Result: ResultRetryable, Error: ErrorInterrupted}, again(0)},
 		} {
 			tt.attempt.Number = number
+			tested[tt.attempt.Error] = true
 			if got := p.After(&tt.attempt, noon, 0.5); got != tt.want {
 				t.Errorf("attempt %d, %s: got %+v, want %+v", number, tt.name, got, tt.want)
 			}
@@ -53,6 +55,9 @@ func TestRetryPolicyAfter(t *testing.T) {
 				}
 			}
 		}
+	}
+	if want := len(ErrorCodes()) + 1; len(tested) != want {
+		t.Errorf("got %d tested error codes, and none, want %d", len(tested), want)
 	}
 }
 

@@ -29,10 +29,7 @@ const orderShipped = `{
 }`
 
 func TestOwnEventTypes(t *testing.T) {
-	c, err := LoadCatalog(SchemaFile{"order_shipped.json", []byte(orderShipped)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testCatalog(t, SchemaFile{"order_shipped.json", []byte(orderShipped)})
 	own, ok := c.Type("order_shipped")
 	if !ok || own.Title != "Order shipped" || !strings.Contains(string(own.Schema), `"order_id"`) {
 		t.Errorf("order_shipped: got the title %q and %d bytes of schema, want Order shipped with order_id", own.Title, len(own.Schema))
@@ -70,10 +67,7 @@ func TestOwnEventTypesSupportJSONSchema(t *testing.T) {
 		`"carrier": "bike"`, `"carrier": "bike", "weight": 0.5`,
 		`"format": "uuid"`, `"format": "uuid", "pattern": "^[0-9A-Fa-f-]+$"`,
 	).Replace(orderShipped)
-	c, err := LoadCatalog(SchemaFile{"order_shipped.json", []byte(schema)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testCatalog(t, SchemaFile{"order_shipped.json", []byte(schema)})
 	for fields, ok := range map[string]bool{
 		`,"carrier":"post","weight":2`: true, `,"weight":2`: true, ``: true,
 		`,"carrier":"post"`: false, `,"weight":0`: false, `,"wieght":1`: false,

@@ -62,11 +62,18 @@ func TestDestinationsAllows(t *testing.T) {
 	}
 }
 
-func TestDestinationsExtra(t *testing.T) {
-	d, err := ParseDestinations([]string{"10.1.0.0/16", "127.0.0.1", "fd00:1::/32", "fe80::/64", "0.0.0.0/32"})
+// permitted returns destinations that are permitted in addition to the public internet.
+func permitted(t *testing.T, entries ...string) Destinations {
+	t.Helper()
+	d, err := ParseDestinations(entries)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return d
+}
+
+func TestDestinationsExtra(t *testing.T) {
+	d := permitted(t, "10.1.0.0/16", "127.0.0.1", "fd00:1::/32", "fe80::/64", "0.0.0.0/32")
 	for s, want := range map[string]bool{
 		"10.1.0.0": true, "10.1.255.255": true, "10.0.255.255": false, "10.2.0.0": false,
 		"127.0.0.1": true, "127.0.0.2": false, "0.0.0.0": true, "0.0.0.1": false,
@@ -80,10 +87,7 @@ func TestDestinationsExtra(t *testing.T) {
 			t.Errorf("Allows(%s) = %v, want %v", s, got, want)
 		}
 	}
-	all, err := ParseDestinations([]string{"0.0.0.0/0", "::/0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := permitted(t, "0.0.0.0/0", "::/0")
 	for _, s := range []string{"127.0.0.1", "::1", "169.254.169.254", "::ffff:1.2.3.4", "ff02::1"} {
 		if !all.Allows(netip.MustParseAddr(s)) {
 			t.Errorf("Allows(%s) = false, want true if everything is permitted", s)
@@ -209,10 +213,7 @@ var allowedHosts = []struct {
 }
 
 func TestDestinationsAllowsHost(t *testing.T) {
-	named, err := ParseDestinations([]string{"127.0.0.1", "10.0.0.0/8"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	named := permitted(t, "127.0.0.1", "10.0.0.0/8")
 	for _, tt := range allowedHosts {
 		if got := (Destinations{}).AllowsHost(tt.host); got != tt.public {
 			t.Errorf("AllowsHost(%q) = %v, want %v", tt.host, got, tt.public)
@@ -238,10 +239,7 @@ func FuzzAllowsHost(f *testing.F) {
 
 // A URL with an address that the service listens on is rejected.
 func TestOwnAddress(t *testing.T) {
-	named, err := ParseDestinations([]string{"127.0.0.0/8", "::1", "10.0.0.0/8"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	named := permitted(t, "127.0.0.0/8", "::1", "10.0.0.0/8")
 	for _, tt := range []struct {
 		listener, url string
 		refused       bool

@@ -320,10 +320,7 @@ func conditionsOn(value any, path []string) (all []string) {
 }
 
 func TestParseFilter(t *testing.T) {
-	catalog, err := LoadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	catalog := testCatalog(t)
 	content, _ := catalog.Type("content_published")
 	notification, _ := catalog.Type("user_notification_created")
 	eq := `{"path":"content_id","op":"eq","value":7}`

@@ -5,32 +5,27 @@ import (
 	"time"
 )
 
-// Common values of the tests of HealthPolicy.
-type healthValues struct {
-	now                                  time.Time
-	policy                               HealthPolicy
-	success, retryable, rejected         Attempt
-	none, unreachable, rejecting, pinged Failures
-}
-
 const probe, notProbe = true, false
 
-func newHealthValues() (v healthValues) {
-	v.now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	v.policy = HealthPolicy{FailingAfter: 10, RejectingAfter: 5, DisableAfter: time.Hour}
-	v.success, v.retryable, v.rejected = Attempt{Result: ResultSuccess}, Attempt{Result: ResultRetryable}, Attempt{Result: ResultFailed}
-	v.unreachable = Failures{
-		Count: 10, First: v.ago(time.Hour), Reason: FailingUnreachable, Since: v.ago(time.Minute), NextProbe: v.ago(time.Second),
-	}
-	v.rejecting = Failures{
-		Rejected: 5, First: v.ago(time.Hour), Reason: FailingRejecting, Since: v.ago(time.Minute), NextProbe: v.ago(time.Second), Probes: 3,
-	}
-	v.pinged = v.rejecting
-	v.pinged.Pinged = true
-	return v
-}
+// healthNow is the time of the tests.
+var healthNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func (v *healthValues) ago(d time.Duration) time.Time { return v.now.Add(-d) }
+func ago(d time.Duration) time.Time { return healthNow.Add(-d) }
+
+// Common values of the tests.
+var (
+	healthPolicy = HealthPolicy{FailingAfter: 10, RejectingAfter: 5, DisableAfter: time.Hour}
+
+	success, retryable, rejected = Attempt{Result: ResultSuccess}, Attempt{Result: ResultRetryable}, Attempt{Result: ResultFailed}
+
+	unreachable = Failures{
+		Count: 10, First: ago(time.Hour), Reason: FailingUnreachable, Since: ago(time.Minute), NextProbe: ago(time.Second),
+	}
+	rejecting = Failures{
+		Rejected: 5, First: ago(time.Hour), Reason: FailingRejecting, Since: ago(time.Minute), NextProbe: ago(time.Second), Probes: 3,
+	}
+	pinged = with(rejecting, func(f *Failures) { f.Pinged = true })
+)
 
 // with returns f changed by edit.
 func with(f Failures, edit func(*Failures)) Failures {
@@ -39,10 +34,7 @@ func with(f Failures, edit func(*Failures)) Failures {
 }
 
 func TestHealth(t *testing.T) {
-	v := newHealthValues()
-	now, ago, policy, none := v.now, v.ago, v.policy, v.none
-	success, retryable, rejected := v.success, v.retryable, v.rejected
-	unreachable, rejecting, pinged := v.unreachable, v.rejecting, v.pinged
+	now, policy, none := healthNow, healthPolicy, Failures{}
 	for _, c := range []struct {
 		name   string
 		policy HealthPolicy
@@ -102,10 +94,7 @@ func TestHealth(t *testing.T) {
 }
 
 func TestHealthAfterPing(t *testing.T) {
-	v := newHealthValues()
-	now, ago, policy := v.now, v.ago, v.policy
-	success, retryable, rejected := v.success, v.retryable, v.rejected
-	rejecting, pinged := v.rejecting, v.pinged
+	now := healthNow
 	early := with(rejecting, func(f *Failures) { f.NextProbe = now.Add(time.Minute) })
 	for _, c := range []struct {
 		name   string
@@ -131,7 +120,7 @@ func TestHealthAfterPing(t *testing.T) {
 				f.Since, f.Probes, f.NextProbe = ago(time.Hour), 4, now.Add(16*MinProbeWait)
 			})},
 	} {
-		if got, after := policy.AfterPing(c.health, c.before, &c.a, c.probe, now); got != c.want || after != c.after {
+		if got, after := healthPolicy.AfterPing(c.health, c.before, &c.a, c.probe, now); got != c.want || after != c.after {
 			t.Errorf("%s: got %s %+v, want %s %+v", c.name, got, after, c.want, c.after)
 		}
 	}

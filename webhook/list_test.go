@@ -100,14 +100,20 @@ func TestListQuery(t *testing.T) {
 	}
 }
 
-// checkListQuery checks how a list parses the parameters of a request.
-func checkListQuery(t *testing.T, l *List, query string, want *ListQuery) {
+// parameters returns the parameters of a query string.
+func parameters(t *testing.T, query string) url.Values {
 	t.Helper()
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, problem := l.Parse(values)
+	return values
+}
+
+// checkListQuery checks how a list parses the parameters of a request.
+func checkListQuery(t *testing.T, l *List, query string, want *ListQuery) {
+	t.Helper()
+	got, problem := l.Parse(parameters(t, query))
 	if problem != nil {
 		t.Errorf("%s: %v", query, problem)
 		return
@@ -219,11 +225,7 @@ var listFaults = []struct {
 
 func TestListQueryErrors(t *testing.T) {
 	for _, tt := range listFaults {
-		values, err := url.ParseQuery(tt.query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, problem := tt.list.Parse(values)
+		_, problem := tt.list.Parse(parameters(t, tt.query))
 		if problem == nil || len(problem.Validations) != 1 {
 			t.Errorf("%s: got %v, want one error", tt.query, problem)
 			continue
@@ -245,11 +247,7 @@ func tooMany() string {
 
 // All errors are reported at once, sorted by parameter name.
 func TestListQueryReportsAllErrors(t *testing.T) {
-	values, err := url.ParseQuery("sort=x&page[size]=0&filter[state]=failed&filter[status]=done&filter[error]=dns")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, problem := DeliveryList.Parse(values)
+	_, problem := DeliveryList.Parse(parameters(t, "sort=x&page[size]=0&filter[state]=failed&filter[status]=done&filter[error]=dns"))
 	var got []string
 	for _, v := range problem.Validations {
 		got = append(got, v.Parameter)
@@ -263,11 +261,7 @@ func TestListQueryReportsAllErrors(t *testing.T) {
 // their page and spelling.
 func TestSelection(t *testing.T) {
 	selection := func(query string) string {
-		values, err := url.ParseQuery(query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q, problem := DeliveryList.Parse(values)
+		q, problem := DeliveryList.Parse(parameters(t, query))
 		if problem != nil {
 			t.Fatal(problem)
 		}

@@ -7,10 +7,7 @@ import (
 )
 
 func TestParseTest(t *testing.T) {
-	c, err := LoadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testCatalog(t)
 	now := time.Date(2026, 3, 14, 8, 24, 48, 0, time.UTC)
 	for _, eventType := range c.Types() {
 		e, invalid := c.ParseTest([]byte(`{"name":"`+eventType.Name+`"}`), now)

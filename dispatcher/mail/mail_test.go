@@ -1,17 +1,13 @@
 package mail
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"io"
-	"math/big"
 	"mime"
 	"mime/quotedprintable"
 	"net"
+	"net/http/httptest"
 	netmail "net/mail"
 	"strings"
 	"sync"
@@ -81,46 +77,30 @@ func (c *session) Data(r io.Reader) error {
 func (c *session) Reset()        { c.from, c.to = "", nil }
 func (c *session) Logout() error { return nil }
 
-// listen starts an SMTP server with a certificate for localhost, and returns the
-// configuration of a client.
-func listen(t *testing.T, s *server, implicit bool) Config {
+// listen starts an SMTP server, and returns the configuration of a client that trusts it.
+func listen(t *testing.T, s *server) Config {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	web := httptest.NewTLSServer(nil) // for its certificate of 127.0.0.1
+	web.Close()
 	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
+	roots.AddCert(web.Certificate())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
 	srv := smtp.NewServer(s)
-	srv.Domain, srv.TLSConfig = "localhost", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
-	if implicit {
-		l = tls.NewListener(l, srv.TLSConfig)
-	}
+	srv.Domain, srv.TLSConfig = "localhost", &tls.Config{Certificates: web.TLS.Certificates}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Close(); l.Close(); <-done }) // Serve may not have started to accept
-	return Config{Host: "localhost", Port: port, User: "alerts", Password: "s3cret", From: "service@operator.example", Roots: roots}
+	return Config{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, User: "alerts", Password: "s3cret",
+		From: "service@operator.example", Roots: roots}
 }
 
 // A message is sent over TLS with authentication, and arrives unchanged.
 func TestSend(t *testing.T) {
 	s := &server{}
-	c := listen(t, s, false)
+	c := listen(t, s)
 	a := c.Send(t.Context(), time.Minute,
 		&Message{ID: "0198", To: []string{"ana@operator.example", "bo@operator.example"}, Subject: "Pärtner is failing",
 			Body: "Line one\n.\nÜnd two\n"})
@@ -165,7 +145,7 @@ func TestSendFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &server{}
-			c := listen(t, s, false)
+			c := listen(t, s)
 			test.change(s, &c)
 			if a := c.Send(t.Context(), time.Minute, m); a.Result != test.result || a.ResponseStatus != test.status || a.Error != test.code {
 				t.Errorf("got %+v, want %s, status %d, error %q", a, test.result, test.status, test.code)

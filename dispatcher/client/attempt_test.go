@@ -630,18 +630,6 @@ func TestSendTCPResets(t *testing.T) {
 		s.CloseIdle()
 		<-ended
 	})
-
-	t.Run("refused", func(t *testing.T) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-		if a := loopbackClient(t).Send(t.Context(), testRequest("http://"+l.Addr().String(), 10)); a.Error != webhook.ErrorConnect ||
-			a.Result != webhook.ResultRetryable {
-			t.Errorf("got %+v, want a retryable connect error", a)
-		}
-	})
 }
 
 // readConn is a connection that calls read after the first read.

@@ -811,72 +811,103 @@ func (a *authority) issue(t testing.TB, name string, change func(*x509.Certifica
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// Only a server that proves to be the host in the URL receives a request.
+// tlsTest is a server, and the outcome of an attempt to it.
+type tlsTest struct {
+	name   string
+	host   string
+	config *tls.Config // nil for plain HTTP
+	fact   string      // behind the error; "" for a success. An ellipsis stands for the rest
+}
+
+// Only a server that proves to be the host in the URL receives a request, and admins see why another
+// does not.
 func TestSendTLS(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
-	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-24 * time.Hour) }
-	future := func(c *x509.Certificate) { c.NotBefore = time.Now().Add(24 * time.Hour) }
+	valid := func(from, to time.Duration) func(*x509.Certificate) {
+		return func(c *x509.Certificate) { c.NotBefore, c.NotAfter = time.Now().Add(from), time.Now().Add(to) }
+	}
 	clientOnly := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
 	with := func(c tls.Certificate) *tls.Config { return &tls.Config{Certificates: []tls.Certificate{c}} }
-	good := ca.issue(t, "good.test", nil)
+	good, chain := ca.issue(t, "good.test", nil), other.issue(t, "good.test", nil)
+	chain.Certificate = append(chain.Certificate, other.cert.Raw)
+	long := strings.Repeat("a", 60) + "." + strings.Repeat("b", 60) + "." + strings.Repeat("c", 60) + ".test"
+	const unknown = "the certificate is from an unknown authority"
 
-	for _, tt := range []struct {
-		name   string
-		host   string
-		config *tls.Config // nil for plain HTTP
-		want   webhook.ErrorCode
-	}{
+	for _, tt := range []tlsTest{
 		{"valid", "good.test", with(good), ""},
 		{"name with a trailing dot", "good.test.", with(good), ""},
 		{"IP address", "127.0.0.1", with(ca.issue(t, "127.0.0.1", nil)), ""},
 		{"TLS 1.2", "good.test", &tls.Config{Certificates: []tls.Certificate{good}, MaxVersion: tls.VersionTLS12}, ""},
 		{"server with HTTP/2", "good.test", &tls.Config{Certificates: []tls.Certificate{good}, NextProtos: []string{"h2", "http/1.1"}}, ""},
 		{"TLS 1.1", "good.test", &tls.Config{Certificates: []tls.Certificate{good}, MinVersion: tls.VersionTLS10,
-			MaxVersion: tls.VersionTLS11}, webhook.ErrorTLS},
-		{"expired", "good.test", with(ca.issue(t, "good.test", expired)), webhook.ErrorTLS},
-		{"not yet valid", "good.test", with(ca.issue(t, "good.test", future)), webhook.ErrorTLS},
-		{"for another name", "good.test", with(ca.issue(t, "bad.test", nil)), webhook.ErrorTLS},
-		{"for a subdomain", "good.test", with(ca.issue(t, "*.good.test", nil)), webhook.ErrorTLS},
-		{"for another address", "127.0.0.1", with(ca.issue(t, "127.0.0.2", nil)), webhook.ErrorTLS},
-		{"self-signed", "good.test", with(new(authority).issue(t, "good.test", nil)), webhook.ErrorTLS},
-		{"unknown authority", "good.test", with(other.issue(t, "good.test", nil)), webhook.ErrorTLS},
-		{"for clients only", "good.test", with(ca.issue(t, "good.test", clientOnly)), webhook.ErrorTLS},
+			MaxVersion: tls.VersionTLS11}, "…"},
+		{"expired", "good.test", with(ca.issue(t, "good.test", valid(-99*24*time.Hour, -73*time.Hour))),
+			"the certificate expired 3 days ago, on …"},
+		{"expired today", "good.test", with(ca.issue(t, "good.test", valid(-99*time.Hour, -90*time.Minute))),
+			"the certificate expired 1 hour ago, on …"},
+		{"not yet valid", "good.test", with(ca.issue(t, "good.test", valid(24*time.Hour, 48*time.Hour))),
+			"the certificate is not valid before …"},
+		{"for another name", "good.test", with(ca.issue(t, "bad.test", nil)), "the certificate is for another name: bad.test"},
+		{"for a long name", "good.test", with(ca.issue(t, long, nil)), "the certificate is for another name: aaa…"},
+		{"for a subdomain", "good.test", with(ca.issue(t, "*.good.test", nil)), "…"},
+		{"for another address", "127.0.0.1", with(ca.issue(t, "127.0.0.2", nil)), "…"},
+		{"self-signed", "good.test", with(new(authority).issue(t, "good.test", nil)), unknown},
+		{"unknown authority", "good.test", with(other.issue(t, "good.test", nil)),
+			unknown + ", and the server sent no intermediate certificate"},
+		{"unknown authority, with its chain", "good.test", with(chain), unknown},
+		{"for clients only", "good.test", with(ca.issue(t, "good.test", clientOnly)), "…"},
 		{"requires a client certificate", "good.test",
-			&tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAnyClientCert}, webhook.ErrorTLS},
+			&tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAnyClientCert}, "…"},
 		{"requires a client certificate, TLS 1.2", "good.test",
 			&tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAnyClientCert,
-				MaxVersion: tls.VersionTLS12}, webhook.ErrorTLS},
-		{"plain HTTP", "good.test", nil, webhook.ErrorTLS},
+				MaxVersion: tls.VersionTLS12}, "…"},
+		{"plain HTTP", "good.test", nil, "the server does not speak TLS on this port"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var hits atomic.Int32
-			server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				hits.Add(1)
-				if r.ProtoMajor != 1 {
-					t.Errorf("got %s, want HTTP/1.1", r.Proto)
-				}
-				if tt.config.NextProtos != nil && r.TLS.NegotiatedProtocol != "http/1.1" {
-					t.Errorf("got %q negotiated, want http/1.1", r.TLS.NegotiatedProtocol)
-				}
-			}))
-			server.Config.ErrorLog = log.New(io.Discard, "", 0) // discards failed handshakes
-			if tt.config != nil {
-				server.Listener = tls.NewListener(server.Listener, tt.config)
-			}
-			server.Start()
-			defer server.Close()
-			_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
-
-			s := tlsClient(t, ca)
-			a := s.Send(t.Context(), testRequest("https://"+tt.host+":"+port+"/", 10))
-			if a.Error != tt.want || a.Result != webhook.Classify(a.ResponseStatus, tt.want) {
-				t.Errorf("got error %q, status %d; want error %q", a.Error, a.ResponseStatus, tt.want)
-			}
-			if got := hits.Load() > 0; got != (tt.want == "") {
-				t.Errorf("got a request at the server %t, want the opposite", got)
-			}
-		})
+		t.Run(tt.name, func(t *testing.T) { tt.verify(t, ca) })
 	}
+}
+
+func (tt *tlsTest) verify(t *testing.T, ca *authority) {
+	var hits atomic.Int32
+	url := serveHTTPS(t, tt.host, tt.config, func(_ http.ResponseWriter, r *http.Request) {
+		hits.Add(1)
+		if r.ProtoMajor != 1 {
+			t.Errorf("got %s, want HTTP/1.1", r.Proto)
+		}
+		if tt.config.NextProtos != nil && r.TLS.NegotiatedProtocol != "http/1.1" {
+			t.Errorf("got %q negotiated, want http/1.1", r.TLS.NegotiatedProtocol)
+		}
+	})
+	a := tlsClient(t, ca).Send(t.Context(), testRequest(url, 10))
+	want := webhook.ErrorTLS
+	if tt.fact == "" {
+		want = webhook.ErrorNone
+	}
+	if a.Error != want || a.Result != webhook.Classify(a.ResponseStatus, want) {
+		t.Errorf("got error %q, status %d; want error %q", a.Error, a.ResponseStatus, want)
+	}
+	start, open := strings.CutSuffix(tt.fact, "…")
+	if !strings.HasPrefix(a.ErrorFact, start) || !open && a.ErrorFact != start || len(a.ErrorFact) > maxFact+len("…") {
+		t.Errorf("got %q, want %q", a.ErrorFact, tt.fact)
+	}
+	if got := hits.Load() > 0; got != (want == webhook.ErrorNone) {
+		t.Errorf("got a request at the server %t, want the opposite", got)
+	}
+}
+
+// serveHTTPS starts a server with a TLS configuration, nil for plain HTTP, and returns its URL with a
+// host that resolves to its address.
+func serveHTTPS(t *testing.T, host string, config *tls.Config, handler http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // discards failed handshakes
+	if config != nil {
+		server.Listener = tls.NewListener(server.Listener, config)
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+	return "https://" + host + ":" + port + "/"
 }
 
 // TestSendClientCertificate checks attempts to servers that ask for a client
@@ -950,19 +981,14 @@ func TestSendTLSLongChains(t *testing.T) {
 		{"too long", maxHandshake + 4<<10, 0, webhook.ErrorTLS},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-			server.Config.ErrorLog = log.New(io.Discard, "", 0)
-			server.Listener = tls.NewListener(server.Listener, chain(tt.length))
-			server.Start()
-			defer server.Close()
-			_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+			url := serveHTTPS(t, "good.test", chain(tt.length), func(http.ResponseWriter, *http.Request) {})
 			s := tlsClient(t, ca)
 			for range tt.others {
 				s.dialer.longHandshakes <- struct{}{}
 			}
 			for range 2 { // each returns its slot
 				s.CloseIdle()
-				if a := s.Send(t.Context(), testRequest("https://good.test:"+port+"/", 10)); a.Error != tt.want {
+				if a := s.Send(t.Context(), testRequest(url, 10)); a.Error != tt.want {
 					t.Errorf("got error %q, want %q", a.Error, tt.want)
 				}
 			}
@@ -1020,16 +1046,4 @@ func testHandshake(t *testing.T, name string, serve func(*peer), code webhook.Er
 			}
 		})
 	})
-}
-
-// The error of an attempt contains no address of the operator's network.
-func TestErrorNamesNoAddress(t *testing.T) {
-	s := New(&Config{AllowHTTP: true, Timeout: harness.Timeout(), MaxIdle: 8})
-	defer s.CloseIdle()
-	a := s.Send(t.Context(), testRequest("http://169.254.169.254/latest/meta-data", 10))
-	want := webhook.Attempt{Number: 1, StartedAt: a.StartedAt, Duration: a.Duration, Result: webhook.ResultFailed,
-		Error: webhook.ErrorBlocked, ErrorFact: "address not allowed"}
-	if diff := cmp.Diff(want, a); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
 }

@@ -2,21 +2,16 @@ package client
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"flag"
 	"io"
 	"net"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -54,15 +49,15 @@ func TestEvilService(t *testing.T) {
 	// traffic, not because of the receivers.
 	full := plain(respondAndClose("HTTP/1.1 200 OK\r\nContent-Length: 16384\r\n\r\n" + longestBody))
 	good := &tls.Config{Certificates: []tls.Certificate{ca.issue(t, "127.0.0.1", nil)}}
-	base := 0
+	base := int64(0)
 	for range 8 {
 		_, peak := s.play(&evilKind{"good", "http", full, webhook.ResultSuccess, false})
 		_, secure := s.play(&evilKind{"good, with TLS", "https", func(c net.Conn) { full(tls.Server(c, good)) }, webhook.ResultSuccess, false})
 		base = max(base, peak, secure)
 	}
-	t.Logf("%5.1f MB at start, at most %.1f MB with good receivers", mega(start), mega(base))
+	t.Logf("%5.1f MB at start, at most %.1f MB with good receivers", harness.Megabytes(start), harness.Megabytes(base))
 
-	kinds, highest := 0, 0
+	kinds, highest := 0, int64(0)
 	for _, kind := range evilKinds(t, ca) {
 		few := []string{"never reads", "silent within the body", "trickling headers", "trickling body",
 			"many header lines, then silent", "long header, then silent", "too long header, then silent"}
@@ -72,110 +67,44 @@ func TestEvilService(t *testing.T) {
 		kinds++
 		took, peak := s.play(&kind)
 		highest = max(highest, peak)
-		t.Logf("at most %+6.1f MB, %5d ms: %s", mega(peak-base), took.Milliseconds(), kind.name)
+		t.Logf("at most %+6.1f MB, %5d ms: %s", harness.Megabytes(peak-base), took.Milliseconds(), kind.name)
 		if took > evilTimeout+evilSlack {
 			t.Errorf("%s: %d attempts took %v, want each to end within %v", kind.name, evilDeliveries, took, evilTimeout)
 		}
 	}
 	if grown := highest - base; grown > evilGrowth {
-		t.Errorf("resident memory grew by %.1f MB, from %.1f MB; want less than %.1f", mega(grown), mega(base), mega(evilGrowth))
+		t.Errorf("resident memory grew by %.1f MB, from %.1f MB; want less than %.1f", harness.Megabytes(grown), harness.Megabytes(base),
+			harness.Megabytes(evilGrowth))
 	}
-	t.Logf("%d kinds of evil receivers, %d concurrent deliveries: memory at most %+.1f MB", kinds, evilDeliveries, mega(highest-base))
+	t.Logf("%d kinds of evil receivers, %d concurrent deliveries: memory at most %+.1f MB", kinds, evilDeliveries,
+		harness.Megabytes(highest-base))
 }
-
-func mega(bytes int) float64 { return float64(bytes) / (1 << 20) }
 
 // evilService is the built binary, with one subscription at a time.
 type evilService struct {
-	t      *testing.T
-	pid    int
-	base   string
-	token  string
-	client http.Client
+	*harness.Instance
+	t     *testing.T
+	pid   int
+	token string
 }
 
-// startEvilService builds and starts the service, which trusts the authority and
-// stops with the test.
+// startEvilService builds and starts the service, which trusts the authority.
 func startEvilService(t *testing.T, ca *authority) *evilService {
-	dir := t.TempDir()
-	binary, data, roots := filepath.Join(dir, "service"), filepath.Join(dir, "data"), filepath.Join(dir, "roots.pem")
+	roots := filepath.Join(t.TempDir(), "roots.pem")
 	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("go", "build", "-o", binary, "service").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	var log bytes.Buffer
-	cmd := exec.Command(binary, "serve", "--data", data, "--listen", "127.0.0.1:0", "--tls", "off",
-		"--allow-http", "--allow-destination", "127.0.0.0/8", "--attempt-timeout", evilTimeout.String(),
-		"--retry-schedule", "1h,1h,1h,1h", "--failing-after", "0", "--batch-size", "1", "--rate-limit", "0", "--log-level", "error")
-	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+roots)
-	cmd.Stderr = &log
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	s := &evilService{t: t, pid: cmd.Process.Pid}
-	lines := bufio.NewScanner(stdout)
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		for lines.Scan() {
-		}
-		cmd.Wait()
-		if t.Failed() {
-			t.Logf("output of the service:\n%s", &log)
-		}
-	})
-	for s.base == "" && lines.Scan() {
-		if f := strings.Fields(lines.Text()); len(f) == 2 && f[0] == "API" {
-			s.base = f[1]
-		}
-	}
-	out, err := exec.Command(binary, "token", "create", "--data", data, "--program", "p", "--user", "u",
-		"--scope", "webhooks.read,webhooks.write,events.read,events.write").Output()
-	if err != nil {
-		t.Fatalf("token create: %v", err)
-	}
-	s.token = strings.TrimSpace(string(out))
-	return s
-}
-
-// call makes an API request, which must succeed, and decodes the response into
-// into.
-func (s *evilService) call(method, path string, body, into any) {
-	s.t.Helper()
-	b, err := json.Marshal(body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	req, err := http.NewRequest(method, s.base+path, bytes.NewReader(b))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+s.token)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.client.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if b, err = io.ReadAll(resp.Body); err != nil || resp.StatusCode > 299 {
-		s.t.Fatalf("%s %s: status %d, %v\n%s", method, path, resp.StatusCode, err, b)
-	}
-	if into != nil {
-		if err := json.Unmarshal(b, into); err != nil {
-			s.t.Fatal(err)
-		}
-	}
+	t.Setenv("SSL_CERT_FILE", roots)
+	in := harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"), "--attempt-timeout", evilTimeout.String(),
+		"--retry-schedule", "1h,1h,1h,1h", "--failing-after", "0", "--batch-size", "1", "--log-level", "error")
+	token := in.Token("p")
+	return &evilService{in, t, in.MustStart().PID(), token}
 }
 
 // play creates a subscription to the receiver, publishes evilDeliveries events, and
 // waits until each has had its one attempt. It returns how long that took and the
 // peak memory of the service.
-func (s *evilService) play(kind *evilKind) (took time.Duration, peak int) {
+func (s *evilService) play(kind *evilKind) (took time.Duration, peak int64) {
 	url, stop := kind.listen(s.t)
 	defer stop()
 	measured, ended := make(chan struct{}), make(chan struct{})
@@ -194,33 +123,24 @@ func (s *evilService) play(kind *evilKind) (took time.Duration, peak int) {
 	}()
 	defer func() { close(ended); <-measured }()
 
-	var made struct{ Data struct{ ID string } }
-	s.call("POST", "/v2/webhooks/subscriptions", map[string]any{
-		"url": url, "max_in_flight": evilDeliveries, "events": []map[string]string{{"name": "channel_updated"}},
-	}, &made)
-	subscription := "/v2/webhooks/subscriptions/" + made.Data.ID
+	id := s.Subscribe(s.token, harness.Subscription{URL: url, MaxInFlight: evilDeliveries, Events: harness.Events("channel_updated")})
+	subscription := "/v2/webhooks/subscriptions/" + id
 	events := slices.Repeat([]map[string]any{{"name": "channel_updated", "version": "1", "channel_id": 7}}, evilDeliveries)
 	started := time.Now()
-	s.call("POST", "/v2/events", map[string]any{"events": events}, nil)
+	s.Publish(s.token, map[string]any{"events": events})
 
 	// The ping after the creation of the subscription is one more.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	var results map[webhook.Result]int
-	for ; results[webhook.ResultSuccess]+results[webhook.ResultFailed]+results[webhook.ResultRetryable] <= evilDeliveries; <-tick.C {
-		results = make(map[webhook.Result]int)
-		for path := subscription + "/deliveries?page[size]=100"; path != ""; {
-			var page struct {
-				Data []struct{ Status webhook.Result }
-				Meta struct{ Pagination struct{ Next string } }
-			}
-			s.call("GET", path, nil, &page)
-			for _, d := range page.Data {
-				results[d.Status]++
-			}
-			if path = page.Meta.Pagination.Next; path != "" {
-				path = subscription + "/deliveries?page[size]=100&page[cursor]=" + path
-			}
+	var results map[webhook.Status]int
+	for ; results[webhook.StatusSuccess]+results[webhook.StatusFailed]+results[webhook.StatusRetryable] <= evilDeliveries; <-tick.C {
+		results = make(map[webhook.Status]int)
+		all, err := harness.Feed[harness.Delivery](s.Instance, s.token, subscription+"/deliveries")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, d := range all {
+			results[d.Status]++
 		}
 		if time.Since(started) > time.Minute {
 			s.t.Fatalf("%s: got results %v after a minute, want %d in total", kind.name, results, evilDeliveries+1)
@@ -229,30 +149,20 @@ func (s *evilService) play(kind *evilKind) (took time.Duration, peak int) {
 	took = time.Since(started)
 	// TestEvilReceivers checks exact results. Here the machine can be too busy to
 	// respond in time, and a reused connection can close as it is taken.
-	expected := results[kind.result]
+	expected := results[webhook.Status(kind.result)]
 	if kind.result != webhook.ResultRetryable && expected > 0 {
-		expected += results[webhook.ResultRetryable]
+		expected += results[webhook.StatusRetryable]
 	}
 	if expected < evilDeliveries {
 		s.t.Errorf("%s: got results %v, want %s", kind.name, results, kind.result)
 	}
-	s.call("DELETE", subscription, nil, nil)
+	if status, err := s.Call(s.t.Context(), s.token, "DELETE", s.URL()+subscription, nil, nil); err != nil || status > 299 {
+		s.t.Fatalf("delete the subscription: status %d, %v", status, err)
+	}
 	return took, peak
 }
 
-// resident returns the resident memory of the process in bytes.
-func (s *evilService) resident() int {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(s.pid) + "/statm")
-	if err != nil {
-		s.t.Error(err)
-		return 0
-	}
-	pages, err := strconv.Atoi(strings.Fields(string(b))[1])
-	if err != nil {
-		s.t.Error(err)
-	}
-	return pages * os.Getpagesize()
-}
+func (s *evilService) resident() int64 { return harness.ResidentMemory(s.t, s.pid) }
 
 // evilKind is an evil receiver on a real socket.
 type evilKind struct {

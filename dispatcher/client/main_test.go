@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"testing"
+
+	"service/test/harness"
 )
 
 // TestMain uses Go's resolver once. Its first use makes a channel for the whole process, which
@@ -14,5 +16,5 @@ func TestMain(m *testing.M) {
 		return nil, errors.New("no name server")
 	}}
 	resolver.LookupHost(context.Background(), "a.test.")
-	m.Run()
+	harness.Main(m)
 }

@@ -63,6 +63,33 @@ func newTestClient(t *testing.T, serve func(*peer)) *testClient {
 	return p
 }
 
+// runInBubble runs a subtest in a bubble of fake time.
+func runInBubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// listen listens at a free port of 127.0.0.1 until the test ends.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// permitted returns destinations that are permitted in addition to the public internet.
+func permitted(t testing.TB, entries ...string) webhook.Destinations {
+	t.Helper()
+	d, err := webhook.ParseDestinations(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 func testRequest(url string, size int) *Request {
 	return &Request{
 		DeliveryID: "d-1", SubscriptionID: "s-1", ProgramID: "p-1", To: NewTarget(url), Number: 1,
@@ -98,49 +125,47 @@ func TestSendRequest(t *testing.T) {
 		{"authorization", "http://1.1.1.1/", "Bearer a  b;c=\"d\" ü", "1.1.1.1", "/", nil},
 		{"headers", "http://1.1.1.1/", "", "1.1.1.1", "/", []webhook.Header{{Name: "x-api-KEY", Value: "k  1: ü"}, {Name: "X-Team", Value: "a"}}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				got := make(chan string, 1)
-				p := newTestClient(t, func(r *peer) {
-					text := r.readText(5)
-					r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-					got <- text
-				})
-				q := testRequest(tt.url, 5)
-				q.Authorization, q.Headers = tt.authorization, tt.headers
-				if a := p.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
-					t.Fatalf("got %+v, want success", a)
-				}
-				now := time.Now()
-				head, body, _ := strings.Cut(<-got, "\r\n\r\n")
-				want := []string{
-					"POST " + tt.line + " HTTP/1.1",
-					"Host: " + tt.host,
-					"Content-Length: 5",
-					"Content-Type: application/json",
-					"X-Service-Delivery: d-1",
-					"X-Service-Subscription: s-1",
-					"X-Service-Program: p-1",
-					"User-Agent: Service-Webhooks/1.0",
-				}
-				if tt.authorization != "" {
-					want = append(want, "Authorization: "+tt.authorization)
-				}
-				want = append(want,
-					"webhook-id: d-1",
-					"webhook-timestamp: "+strconv.FormatInt(now.Unix(), 10),
-					"webhook-signature: "+q.Secrets[0].Sign("d-1", now, q.Body),
-				)
-				for _, h := range tt.headers {
-					want = append(want, h.Name+": "+h.Value)
-				}
-				if diff := cmp.Diff(want, strings.Split(head, "\r\n")); diff != "" {
-					t.Errorf("head (-want +got):\n%s", diff)
-				}
-				if body != "xxxxx" {
-					t.Errorf("got body %q, want xxxxx", body)
-				}
+		runInBubble(t, tt.name, func(t *testing.T) {
+			got := make(chan string, 1)
+			p := newTestClient(t, func(r *peer) {
+				text := r.readText(5)
+				r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				got <- text
 			})
+			q := testRequest(tt.url, 5)
+			q.Authorization, q.Headers = tt.authorization, tt.headers
+			if a := p.Send(t.Context(), q); a.Result != webhook.ResultSuccess {
+				t.Fatalf("got %+v, want success", a)
+			}
+			now := time.Now()
+			head, body, _ := strings.Cut(<-got, "\r\n\r\n")
+			want := []string{
+				"POST " + tt.line + " HTTP/1.1",
+				"Host: " + tt.host,
+				"Content-Length: 5",
+				"Content-Type: application/json",
+				"X-Service-Delivery: d-1",
+				"X-Service-Subscription: s-1",
+				"X-Service-Program: p-1",
+				"User-Agent: Service-Webhooks/1.0",
+			}
+			if tt.authorization != "" {
+				want = append(want, "Authorization: "+tt.authorization)
+			}
+			want = append(want,
+				"webhook-id: d-1",
+				"webhook-timestamp: "+strconv.FormatInt(now.Unix(), 10),
+				"webhook-signature: "+q.Secrets[0].Sign("d-1", now, q.Body),
+			)
+			for _, h := range tt.headers {
+				want = append(want, h.Name+": "+h.Value)
+			}
+			if diff := cmp.Diff(want, strings.Split(head, "\r\n")); diff != "" {
+				t.Errorf("head (-want +got):\n%s", diff)
+			}
+			if body != "xxxxx" {
+				t.Errorf("got body %q, want xxxxx", body)
+			}
 		})
 	}
 }
@@ -176,11 +201,7 @@ func TestSendVerifies(t *testing.T) {
 
 // loopbackClient returns a client with real connections to 127.0.0.1 and ::1.
 func loopbackClient(t testing.TB) *Client {
-	d, err := webhook.ParseDestinations([]string{"127.0.0.0/8", "::1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := New(&Config{AllowHTTP: true, Timeout: harness.Timeout(), MaxIdle: 8, Destinations: d})
+	s := New(&Config{AllowHTTP: true, Timeout: harness.Timeout(), MaxIdle: 8, Destinations: permitted(t, "127.0.0.0/8", "::1")})
 	t.Cleanup(s.CloseIdle)
 	return s
 }
@@ -275,25 +296,23 @@ func TestSendResponse(t *testing.T) {
 			want:   webhook.Attempt{ResponseHeader: "Content-Length: 2\n", ResponseBody: []byte("ok")},
 		},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newTestClient(t, respond(tt.answer))
-				a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
-				if a.Result != webhook.ResultSuccess || a.Number != 1 || a.StartedAt.IsZero() {
-					t.Fatalf("got %+v, want success", a)
-				}
-				if tt.want.ResponseHeader == "" {
-					a.ResponseHeader = ""
-				}
-				got := webhook.Attempt{ResponseHeader: a.ResponseHeader, ResponseBody: a.ResponseBody, ResponseTruncated: a.ResponseTruncated}
-				if diff := cmp.Diff(tt.want, got); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
-				p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
-				if reused := p.dialed.Load() == 1; reused != tt.reused {
-					t.Errorf("got connection reused %t, want %t", reused, tt.reused)
-				}
-			})
+		runInBubble(t, tt.name, func(t *testing.T) {
+			p := newTestClient(t, respond(tt.answer))
+			a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
+			if a.Result != webhook.ResultSuccess || a.Number != 1 || a.StartedAt.IsZero() {
+				t.Fatalf("got %+v, want success", a)
+			}
+			if tt.want.ResponseHeader == "" {
+				a.ResponseHeader = ""
+			}
+			got := webhook.Attempt{ResponseHeader: a.ResponseHeader, ResponseBody: a.ResponseBody, ResponseTruncated: a.ResponseTruncated}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
+			if reused := p.dialed.Load() == 1; reused != tt.reused {
+				t.Errorf("got connection reused %t, want %t", reused, tt.reused)
+			}
 		})
 	}
 }
@@ -342,33 +361,31 @@ func TestSendLongHeader(t *testing.T) {
 			webhook.Attempt{Result: webhook.ResultSuccess, ResponseStatus: 200, ResponseBody: []byte("ok")},
 			"Echo: [redacted]\n"},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newTestClient(t, respond(tt.answer))
-				r := testRequest("http://1.1.1.1/", 10)
-				r.Authorization = secret
-				a := p.Send(t.Context(), r)
-				tt.want.Number, tt.want.StartedAt, tt.want.Phases = 1, a.StartedAt, a.Phases
-				kept := ""
-				for line := range strings.Lines(a.ResponseHeader) {
-					switch name, _, _ := strings.Cut(line, ":"); name {
-					case "Content-Length", "Retry-After", "Transfer-Encoding":
-					default:
-						kept += line
-					}
+		runInBubble(t, tt.name, func(t *testing.T) {
+			p := newTestClient(t, respond(tt.answer))
+			r := testRequest("http://1.1.1.1/", 10)
+			r.Authorization = secret
+			a := p.Send(t.Context(), r)
+			tt.want.Number, tt.want.StartedAt, tt.want.Phases = 1, a.StartedAt, a.Phases
+			kept := ""
+			for line := range strings.Lines(a.ResponseHeader) {
+				switch name, _, _ := strings.Cut(line, ":"); name {
+				case "Content-Length", "Retry-After", "Transfer-Encoding":
+				default:
+					kept += line
 				}
-				a.ResponseHeader = ""
-				if diff := cmp.Diff(tt.want, a); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
-				if n := strings.Count(kept, tt.header); n < 50 || kept != strings.Repeat(tt.header, n) {
-					t.Errorf("got headers %.600q…, want %q repeated", kept, tt.header)
-				}
-				p.Send(t.Context(), r)
-				if n := p.dialed.Load(); n != 2 {
-					t.Errorf("got %d connections, want a new one after headers that were cut", n)
-				}
-			})
+			}
+			a.ResponseHeader = ""
+			if diff := cmp.Diff(tt.want, a); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if n := strings.Count(kept, tt.header); n < 50 || kept != strings.Repeat(tt.header, n) {
+				t.Errorf("got headers %.600q…, want %q repeated", kept, tt.header)
+			}
+			p.Send(t.Context(), r)
+			if n := p.dialed.Load(); n != 2 {
+				t.Errorf("got %d connections, want a new one after headers that were cut", n)
+			}
 		})
 	}
 }
@@ -421,22 +438,20 @@ func TestSendInterrupted(t *testing.T) {
 		{"within the headers", respond("HTTP/1.1 200 OK\r\n"), 0, webhook.ErrorInterrupted},
 		{"within the body", respond("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"), 200, webhook.ErrorNone},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newTestClient(t, tt.serve)
-				ctx, cancel := context.WithCancel(t.Context())
-				time.AfterFunc(3*time.Second, cancel)
-				a := p.Send(ctx, testRequest("http://1.1.1.1/", 10))
-				if a.Error != tt.code || a.ResponseStatus != tt.status || a.Duration != 3*time.Second {
-					t.Errorf("got error %q, status %d after %v; want %q, %d after 3s", a.Error, a.ResponseStatus, a.Duration, tt.code, tt.status)
-				}
-				if a := p.Send(ctx, testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable {
-					t.Errorf("got %+v after the context ended, want interrupted", a)
-				}
-				if n := p.dialed.Load(); n != 1 {
-					t.Errorf("got %d connections, want 1", n)
-				}
-			})
+		runInBubble(t, tt.name, func(t *testing.T) {
+			p := newTestClient(t, tt.serve)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(3*time.Second, cancel)
+			a := p.Send(ctx, testRequest("http://1.1.1.1/", 10))
+			if a.Error != tt.code || a.ResponseStatus != tt.status || a.Duration != 3*time.Second {
+				t.Errorf("got error %q, status %d after %v; want %q, %d after 3s", a.Error, a.ResponseStatus, a.Duration, tt.code, tt.status)
+			}
+			if a := p.Send(ctx, testRequest("http://1.1.1.1/", 10)); a.Error != webhook.ErrorInterrupted || a.Result != webhook.ResultRetryable {
+				t.Errorf("got %+v after the context ended, want interrupted", a)
+			}
+			if n := p.dialed.Load(); n != 1 {
+				t.Errorf("got %d connections, want 1", n)
+			}
 		})
 	}
 }
@@ -492,8 +507,6 @@ type staleConn struct {
 	net.Conn
 	takes  int
 	writes int
-	closed chan struct{}
-	once   sync.Once
 }
 
 func (c *staleConn) Write(p []byte) (int, error) {
@@ -502,11 +515,6 @@ func (c *staleConn) Write(p []byte) (int, error) {
 	}
 	defer c.Close()
 	return min(c.takes, len(p)), errors.New("broken pipe")
-}
-
-func (c *staleConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
 }
 
 // If no byte of a request was sent on a closed connection, it is sent on another.
@@ -521,31 +529,29 @@ func TestSendStaleConnection(t *testing.T) {
 		{1, webhook.ErrorConnect, 1},
 		{100, webhook.ErrorConnect, 1},
 	} {
-		t.Run(fmt.Sprintf("%d bytes taken", tt.takes), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var seen atomic.Int32
-				p := newTestClient(t, func(r *peer) {
-					for r.read() && r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") {
-						seen.Add(1)
-					}
-				})
-				connect := p.dialer.connect
-				p.dialer.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
-					c, err := connect(ctx, a)
-					if p.dialed.Load() == 1 {
-						c = &staleConn{Conn: c, takes: tt.takes, closed: make(chan struct{})}
-					}
-					return c, err
-				}
-				if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != "" {
-					t.Fatalf("first attempt: got %+v, want success", a)
-				}
-				a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
-				synctest.Wait()
-				if a.Error != tt.code || seen.Load() != tt.seen {
-					t.Errorf("second attempt: got error %q and %d requests, want %q and %d", a.Error, seen.Load(), tt.code, tt.seen)
+		runInBubble(t, fmt.Sprintf("%d bytes taken", tt.takes), func(t *testing.T) {
+			var seen atomic.Int32
+			p := newTestClient(t, func(r *peer) {
+				for r.read() && r.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") {
+					seen.Add(1)
 				}
 			})
+			connect := p.dialer.connect
+			p.dialer.connect = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+				c, err := connect(ctx, a)
+				if p.dialed.Load() == 1 {
+					c = &staleConn{Conn: c, takes: tt.takes}
+				}
+				return c, err
+			}
+			if a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10)); a.Error != "" {
+				t.Fatalf("first attempt: got %+v, want success", a)
+			}
+			a := p.Send(t.Context(), testRequest("http://1.1.1.1/", 10))
+			synctest.Wait()
+			if a.Error != tt.code || seen.Load() != tt.seen {
+				t.Errorf("second attempt: got error %q and %d requests, want %q and %d", a.Error, seen.Load(), tt.code, tt.seen)
+			}
 		})
 	}
 }
@@ -630,6 +636,7 @@ func TestSendTCPResets(t *testing.T) {
 		s.CloseIdle()
 		<-ended
 	})
+
 }
 
 // readConn is a connection that calls read after the first read.
@@ -651,11 +658,7 @@ func reset(r *peer) { r.Conn.(*net.TCPConn).SetLinger(0) }
 // serveTCP serves the first connection to a real socket. It closes the channel when
 // that connection has ended.
 func serveTCP(t testing.TB, serve func(*peer)) (url string, ended <-chan struct{}) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := listen(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -729,11 +732,7 @@ func BenchmarkBare(b *testing.B) {
 // sink is a receiver for benchmarks. It parses only the length of requests, so the
 // benchmark measures the client.
 func sink(b *testing.B) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { l.Close() })
+	l := listen(b)
 	ok := []byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 	go func() {
 		for {

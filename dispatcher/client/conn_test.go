@@ -223,11 +223,7 @@ func serveThen(t *testing.T, secure bool, first, then string) (s *Client, addres
 	t.Helper()
 	server := httptest.NewTLSServer(nil) // for its certificate
 	server.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := listen(t)
 	address = l.Addr().String()
 	s = loopbackClient(t)
 	s.dialer.tls.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs

@@ -206,10 +206,7 @@ var resolveTests = []struct {
 func TestResolve(t *testing.T) {
 	server := &nameServer{names: resolveNames()}
 	resolver := server.resolver(t)
-	named, err := webhook.ParseDestinations([]string{"10.9.0.0/16", "::1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	named := permitted(t, "10.9.0.0/16", "::1")
 	for _, tt := range resolveTests {
 		t.Run(tt.host, func(t *testing.T) {
 			d := newDialer(named, nil)
@@ -395,12 +392,7 @@ func TestSendRebinding(t *testing.T) {
 
 // An address is checked again when it is dialed, however it was chosen.
 func TestDialChecksAddressAgain(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	to := netip.MustParseAddrPort(l.Addr().String())
+	to := netip.MustParseAddrPort(listen(t).Addr().String())
 	mapped := netip.AddrPortFrom(netip.AddrFrom16(to.Addr().As16()), to.Port())
 
 	for _, a := range []netip.AddrPort{to, mapped} {
@@ -408,11 +400,7 @@ func TestDialChecksAddressAgain(t *testing.T) {
 		if c, err := d.connectTCP(t.Context(), a); !errors.Is(err, errBlocked) {
 			t.Errorf("%s: got %v (%v), want blocked", a, c, err)
 		}
-		named, err := webhook.ParseDestinations([]string{"127.0.0.1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.destinations = named
+		d.destinations = permitted(t, "127.0.0.1")
 		c, err := d.connectTCP(t.Context(), a)
 		if err != nil {
 			t.Errorf("%s, permitted: got %v, want a connection", a, err)
@@ -425,10 +413,7 @@ func TestDialChecksAddressAgain(t *testing.T) {
 // The service's own listeners are blocked in every form of their address, even if
 // all destinations are permitted. Neighboring addresses are not.
 func TestOwnAddressesAreBlocked(t *testing.T) {
-	all, err := webhook.ParseDestinations([]string{"0.0.0.0/0", "::/0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := permitted(t, "0.0.0.0/0", "::/0")
 	machine := "127.0.0.1" // replaced by an address that is not loopback, if there is one
 	local, err := net.InterfaceAddrs()
 	if err != nil {
@@ -475,11 +460,7 @@ func TestOwnAddressesAreBlocked(t *testing.T) {
 	}
 
 	// The address is also checked right before connecting.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := listen(t)
 	s := New(&Config{Destinations: all, Own: []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}})
 	if c, err := s.dialer.connectTCP(t.Context(), netip.MustParseAddrPort(l.Addr().String())); !errors.Is(err, errBlocked) {
 		t.Errorf("connectTCP to an own listener: got %v (%v), want blocked", c, err)
@@ -490,12 +471,7 @@ func TestOwnAddressesAreBlocked(t *testing.T) {
 // a forbidden address looks like a name that does not exist. The client connects to none of
 // them. Only the fact, for admins, tells them apart.
 func TestBlockedAddressesLookAlike(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, open, _ := net.SplitHostPort(l.Addr().String())
+	_, open, _ := net.SplitHostPort(listen(t).Addr().String())
 	server := &nameServer{names: map[string][]string{
 		"one.test.":      {"127.0.0.1"},
 		"mixed.test.":    {"1.1.1.1", "127.0.0.1"},
@@ -679,9 +655,7 @@ func TestConnectAny(t *testing.T) {
 		{"too many", []dialHost{{err: refused}, {err: refused}, {err: refused}, {err: refused}, {err: refused}, {err: refused}, {}}, -1,
 			refused, 0, maxDialed},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, tt.run)
-		})
+		runInBubble(t, tt.name, tt.run)
 	}
 }
 
@@ -1033,17 +1007,15 @@ func TestSendTLSHandshake(t *testing.T) {
 
 // testHandshake sends an attempt to a server that fails the handshake.
 func testHandshake(t *testing.T, name string, serve func(*peer), code webhook.ErrorCode, takes time.Duration) {
-	t.Run(name, func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			p := newTestClient(t, serve)
-			a := p.Send(t.Context(), testRequest("https://1.1.1.1/", 10))
-			if a.Error != code || a.Duration != takes {
-				t.Errorf("got error %q after %v, want %q after %v", a.Error, a.Duration, code, takes)
-			}
-			time.Sleep(settle)
-			if n := p.open.Load(); n != 0 {
-				t.Errorf("got %d connections left open, want 0", n)
-			}
-		})
+	runInBubble(t, name, func(t *testing.T) {
+		p := newTestClient(t, serve)
+		a := p.Send(t.Context(), testRequest("https://1.1.1.1/", 10))
+		if a.Error != code || a.Duration != takes {
+			t.Errorf("got error %q after %v, want %q after %v", a.Error, a.Duration, code, takes)
+		}
+		time.Sleep(settle)
+		if n := p.open.Load(); n != 0 {
+			t.Errorf("got %d connections left open, want 0", n)
+		}
 	})
 }

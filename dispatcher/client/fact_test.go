@@ -13,11 +13,7 @@ import (
 // serveURL serves each connection with do, and returns the URL.
 func serveURL(t *testing.T, do func(net.Conn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := listen(t)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -43,10 +39,7 @@ func readRequest(c net.Conn) {
 // TestErrorFacts checks the fact behind each kind of error, except for those of addresses
 // (TestBlockedAddressesLookAlike) and certificates (TestSendTLS).
 func TestErrorFacts(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	refused := "http://" + l.Addr().String()
 	l.Close()
 	answer := func(text string) string {

@@ -23,9 +23,7 @@ func TestPrepare(t *testing.T) {
 		{"within maxPrepared", maxPrepared / 2, 1},
 		{"after more than maxPrepared", 2 * maxPrepared, 2},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { sendPrepared(t, c.wait, c.dialed) })
-		})
+		runInBubble(t, c.name, func(t *testing.T) { sendPrepared(t, c.wait, c.dialed) })
 	}
 }
 

@@ -200,11 +200,7 @@ func (test *stateTest) run(t *testing.T, file string) {
 			io.WriteString(w, `{"data": []}`)
 		}
 	})
-	f, err := parse("f.yml", ".", []byte(file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.State(t.Context(), f)
+	s, err := c.State(t.Context(), parsed(t, ".", file))
 	if test.fatal {
 		if err == nil || Retryable(err) != test.later {
 			t.Errorf("got %v, want an error, retryable %t", err, test.later)
@@ -226,6 +222,12 @@ func (test *stateTest) run(t *testing.T, file string) {
 	}
 }
 
+// planFor plans the changes of a file for a service that has nothing but the event type ping.
+func planFor(t *testing.T, file string) *Plan {
+	t.Helper()
+	return Diff(t.Context(), parsed(t, ".", file), &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
+}
+
 // TestRateLimitedProgram checks that the rest of a program that has reached its rate limit is
 // skipped after one wait, and that the other programs get their changes.
 func TestRateLimitedProgram(t *testing.T) {
@@ -242,11 +244,7 @@ func TestRateLimitedProgram(t *testing.T) {
 			}
 			io.WriteString(w, `{"data": {}}`)
 		})
-		f, err := parse("f.yml", ".", []byte(file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		plan := Diff(t.Context(), f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
+		plan := planFor(t, file)
 		began, skipped := time.Now(), 0
 		made, err := c.Apply(t.Context(), plan, func(r Result) {
 			if r.Skipped() {
@@ -293,11 +291,7 @@ func TestApplyContinues(t *testing.T) {
 				}
 				io.WriteString(w, `{"data": {}}`)
 			})
-			f, err := parse("f.yml", ".", []byte(file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			plan := Diff(t.Context(), f, &State{EventTypes: map[string]json.RawMessage{"ping": nil}}, nil, Options{}, now)
+			plan := planFor(t, file)
 			var got []string
 			made, err := c.Apply(context.Background(), plan, func(r Result) {
 				what := "made"

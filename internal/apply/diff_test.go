@@ -37,6 +37,11 @@ func current(id, url, description string) SubscriptionState {
 	}}
 }
 
+// one is a state with the subscription s1 of [hook].
+func one(description string) *State {
+	return subscriptions(current("s1", "https://a.example/?key=1", description))
+}
+
 func subscriptions(all ...SubscriptionState) *State {
 	return state(func(p *ProgramState) { p.Subscriptions = all })
 }
@@ -97,15 +102,15 @@ var diffTests = []struct {
 
 	{name: "new subscription", file: hook + ", active: false}", state: state(nil), unchanged: 1,
 		want: []string{"+ subscription acme https://a.example/: events pong ping, active false"}},
-	{name: "same subscription", file: hook + "}", state: subscriptions(current("s1", "https://a.example/?key=1", "x")), unchanged: 2},
+	{name: "same subscription", file: hook + "}", state: one("x"), unchanged: 2},
 	{name: "changed subscription", file: hook + ", max_in_flight: 16, max_per_second: 0.5, max_events: 20, description: y}", unchanged: 1,
-		state: subscriptions(current("s1", "https://a.example/?key=1", "x")),
+		state: one("x"),
 		want: []string{`~ subscription acme https://a.example/ (s1): description "x" → "y", max_in_flight 8 → 16, ` +
 			`max_per_second no limit → 0.5, max_events the default of the installation → 20`}},
 	{name: "default limits", file: hook + ", max_in_flight: 8, max_per_second: null, max_events: null}", unchanged: 2,
-		state: subscriptions(current("s1", "https://a.example/?key=1", "x"))},
+		state: one("x")},
 	{name: "changed events", file: strings.Replace(hook, "[pong, ping]", "[pong]", 1) + "}", unchanged: 1,
-		state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+		state: one(""),
 		want:  []string{"~ subscription acme https://a.example/ (s1): events -ping"}},
 	{name: "unknown event", file: strings.Replace(hook, "[pong, ping]", "[pomg]", 1) + "}", state: state(nil), unchanged: 1,
 		want: []string{"+ subscription acme https://a.example/: events pomg",
@@ -124,17 +129,17 @@ var diffTests = []struct {
 		state: subscriptions(current("s1", "https://a.example/?key=1", "x"), current("s2", "https://a.example/?key=1", "x")),
 		want: []string{`!4 2 subscriptions of program acme have this url and description: s1 ("x"), s2 ("x"); ` +
 			`give them different descriptions`}},
-	{name: "one URL twice in the file", file: hooks, unchanged: 2, state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+	{name: "one URL twice in the file", file: hooks, unchanged: 2, state: one(""),
 		want: []string{`+ subscription acme https://a.example/: description "second", events ping`}},
 	{name: "one URL twice in the file, unclear", file: hooks, unchanged: 1,
-		state: subscriptions(current("s1", "https://a.example/?key=1", "x")),
+		state: one("x"),
 		want: []string{
 			`!4 program acme has 1 subscription with this url and another description: s1 ("x"); use its description, or give it one of its own in the file`,
 			`!5 program acme has 1 subscription with this url and another description: s1 ("x"); use its description, or give it one of its own in the file`,
 		}},
 
 	{name: "new header", file: hook + ", authorization_header: {env: A}}", unchanged: 1,
-		state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+		state: one(""),
 		want:  []string{"~ subscription acme https://a.example/ (s1): authorization_header set"}},
 	{name: "header that is set", file: hook + ", authorization_header: {env: A}}", unchanged: 2, state: withHeader()},
 	{name: "header to update", file: hook + ", authorization_header: {env: A}}", unchanged: 1, state: withHeader(),
@@ -154,12 +159,11 @@ var diffTests = []struct {
 	{name: "filters that the file does not mention", file: hook + "}", unchanged: 2, state: withFilter("ping")},
 	{name: "no filters", file: hook + ", filters: null}", unchanged: 1, state: withFilter("ping"),
 		want: []string{"~ subscription acme https://a.example/ (s1): filter of ping removed"}},
-	{name: "no headers", file: hook + ", headers: {}}", unchanged: 2, options: Options{UpdateSecrets: true},
-		state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
+	{name: "no headers", file: hook + ", headers: {}}", unchanged: 2, options: Options{UpdateSecrets: true}, state: one("")},
 	{name: "no header", file: hook + ", authorization_header: null}", unchanged: 2, options: Options{UpdateSecrets: true},
-		state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
+		state: one("")},
 	{name: "signing secret of a subscription that exists", file: hook + ", signing_secret: {env: A}}", unchanged: 2,
-		options: Options{UpdateSecrets: true}, state: subscriptions(current("s1", "https://a.example/?key=1", ""))},
+		options: Options{UpdateSecrets: true}, state: one("")},
 	{name: "secrets of a new subscription", file: hook + ", authorization_header: {env: A}, signing_secret: {env: B}}", unchanged: 1,
 		state: state(nil),
 		want:  []string{"+ subscription acme https://a.example/: events pong ping, authorization_header set, signing_secret set"}},
@@ -170,7 +174,7 @@ var diffTests = []struct {
 		want: []string{"+ subscription acme https://a.example/: events pong ping, signing secret to s",
 			"!4 s exists and is not overwritten: move it, or set another file"}},
 	{name: "signing secret lost", file: hook + ", signing_secret_file: s}", unchanged: 1, output: Output{Began: now},
-		state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+		state: one(""),
 		want: []string{"~ subscription acme https://a.example/ (s1): new signing secret to s because an interrupted run has not " +
 			"written it"}},
 
@@ -229,11 +233,7 @@ var diffTests = []struct {
 func TestDiff(t *testing.T) {
 	for _, test := range diffTests {
 		t.Run(test.name, func(t *testing.T) {
-			f, err := parse("f.yml", "", []byte(test.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			plan := Diff(t.Context(), f, test.state, map[string]Output{"s": test.output}, test.options, now)
+			plan := Diff(t.Context(), parsed(t, "", test.file), test.state, map[string]Output{"s": test.output}, test.options, now)
 			var got []string
 			for i := range plan.Changes {
 				got = append(got, plan.Changes[i].String())
@@ -276,11 +276,7 @@ func withFilter(name string) *State {
 
 // TestOrder checks that event types come first, then programs, subscriptions and tokens.
 func TestOrder(t *testing.T) {
-	f, err := parse("f.yml", folder(t), []byte(whole))
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan := Diff(t.Context(), f, &State{}, nil, Options{}, now)
+	plan := Diff(t.Context(), parsed(t, folder(t), whole), &State{}, nil, Options{}, now)
 	var got []string
 	for i := range plan.Changes {
 		got = append(got, plan.Changes[i].Noun)
@@ -330,26 +326,22 @@ func TestRequests(t *testing.T) {
 			want: []string{post + ` {"authorization_header":"secret of A","events":[{"name":"pong"},{"name":"ping"}],` +
 				`"url":"https://a.example/?key=1"} → signing_secret to s`}},
 		{name: "changed subscription", file: strings.Replace(hook, "pong, ", "", 1) + ", active: true, max_events: 5}",
-			state: subscriptions(current("s1", "https://a.example/?key=1", "")), want: []string{put + ` {"events":[{"name":"ping"}],"max_events":5}`}},
-		{name: "filter", file: hook + ", filters: {ping: " + filter7 + "}}", state: subscriptions(current("s1", "https://a.example/?key=1", "")),
+			state: one(""), want: []string{put + ` {"events":[{"name":"ping"}],"max_events":5}`}},
+		{name: "filter", file: hook + ", filters: {ping: " + filter7 + "}}", state: one(""),
 			want: []string{put + ` {"events":[{"name":"pong"},{"filter":{"all":[{"path":"id","op":"eq","value":"7"}]},"name":"ping"}]}`}},
 		{name: "an event less", file: strings.Replace(hook, "pong, ", "", 1) + "}", state: withFilter("ping"),
 			want: []string{put + ` {"events":[{"filter":{"all":[{"path":"id","op":"eq","value":"7"}]},"name":"ping"}]}`}},
 		{name: "header to remove", file: hook + ", authorization_header: null}", state: withHeader(),
 			want: []string{put + ` {"authorization_header":null}`}},
 		{name: "lost signing secret", file: hook + ", signing_secret_file: s}", output: Output{Began: now},
-			state: subscriptions(current("s1", "https://a.example/?key=1", "")), want: []string{
+			state: one(""), want: []string{
 				"acme POST /v2/webhooks/subscriptions/s1/rotate_secret null → signing_secret to s"}},
 		{name: "token", file: key + ", expires_at: 2027-01-31T00:00:00Z}", state: tokens(token("t1", "events.read")), want: []string{
 			`POST /v2/programs/acme/tokens {"expires_at":"2027-01-31T00:00:00.000Z","name":"backend","scopes":["events.read","events.write"],` +
 				`"user_id":"me"} → secret to s`, `DELETE /v2/programs/acme/tokens/t1 null`}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			f, err := parse("f.yml", "", []byte(test.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			plan := Diff(t.Context(), f, test.state, map[string]Output{"s": test.output}, Options{ReplaceTokens: true}, now)
+			plan := Diff(t.Context(), parsed(t, "", test.file), test.state, map[string]Output{"s": test.output}, Options{ReplaceTokens: true}, now)
 			if diff := cmp.Diff(test.want, requests(t, plan)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -385,8 +377,7 @@ func TestManyDifferences(t *testing.T) {
 }
 
 func TestPathsAreRelativeToTheFile(t *testing.T) {
-	f, err := parse("f.yml", "dir", []byte(key+"}"))
-	if err != nil || f.Programs[0].Tokens[0].SecretFile != filepath.Join("dir", "s") {
-		t.Errorf("got %+v, %v", f, err)
+	if f := parsed(t, "dir", key+"}"); f.Programs[0].Tokens[0].SecretFile != filepath.Join("dir", "s") {
+		t.Errorf("got %+v", f)
 	}
 }

@@ -75,15 +75,22 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-func TestParse(t *testing.T) {
-	dir := folder(t)
-	got, err := parse("platform.yml", dir, []byte(whole))
+// parsed parses a file of a folder.
+func parsed(t *testing.T, dir, text string) *File {
+	t.Helper()
+	f, err := parse("f.yml", dir, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return f
+}
+
+func TestParse(t *testing.T) {
+	dir := folder(t)
+	got := parsed(t, dir, whole)
 	expires, never := time.Date(2027, 1, 31, 0, 0, 0, 0, time.UTC), time.Time{}
 	want := &File{
-		Name: "platform.yml",
+		Name: "f.yml",
 		EventTypes: []EventType{
 			{Line: 2, Name: "order.shipped", Schema: []byte(`{"title":"Order shipped","properties":{"z":{"maximum":1.50},"a":{"const":null}},` +
 				`"examples":[{"id":"1","at":"2026-01-01","ok":true}]}`)},

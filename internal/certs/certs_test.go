@@ -20,13 +20,20 @@ import (
 	"service/store/doctor"
 )
 
-func TestCAPersists(t *testing.T) {
-	dir := t.TempDir()
-	now := time.Now()
-	first, err := OpenCA(dir, now)
+// openCA opens the CA of a directory.
+func openCA(t *testing.T, dir string, now time.Time) *CA {
+	t.Helper()
+	ca, err := OpenCA(dir, now)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ca
+}
+
+func TestCAPersists(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Now()
+	first := openCA(t, dir, now)
 	for name, want := range map[string]fs.FileMode{CAFile: 0o644, CAKeyFile: 0o600} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
@@ -36,10 +43,7 @@ func TestCAPersists(t *testing.T) {
 			t.Errorf("%s has mode %o, want %o", name, got, want)
 		}
 	}
-	second, err := OpenCA(dir, now.Add(9*365*24*time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := openCA(t, dir, now.Add(9*365*24*time.Hour))
 	if !first.certificate.Equal(second.certificate) || !first.key.Equal(second.key) {
 		t.Error("the second start has another CA")
 	}
@@ -54,9 +58,7 @@ func TestCAPersists(t *testing.T) {
 func TestUnusableCAIsNotReplaced(t *testing.T) {
 	now := time.Now()
 	other := t.TempDir()
-	if _, err := OpenCA(other, now); err != nil {
-		t.Fatal(err)
-	}
+	openCA(t, other, now)
 	read := func(dir, name string) []byte {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil && !os.IsNotExist(err) {
@@ -92,9 +94,7 @@ func TestUnusableCAIsNotReplaced(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
-			if _, err := OpenCA(dir, now); err != nil {
-				t.Fatal(err)
-			}
+			openCA(t, dir, now)
 			test.damage(dir)
 			cert, key := read(dir, CAFile), read(dir, CAKeyFile)
 			if _, err := OpenCA(dir, test.now); !failsWith(err, test.want) {
@@ -110,17 +110,11 @@ func TestUnusableCAIsNotReplaced(t *testing.T) {
 func TestCACompletedAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	first, err := OpenCA(dir, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := openCA(t, dir, now)
 	if err := os.Remove(filepath.Join(dir, CAFile)); err != nil {
 		t.Fatal(err)
 	}
-	second, err := OpenCA(dir, now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := openCA(t, dir, now)
 	if !second.key.Equal(first.key) {
 		t.Error("the key was replaced")
 	}
@@ -137,10 +131,7 @@ func TestCACompletedAfterACrash(t *testing.T) {
 }
 
 func TestLeafIsRenewedInTime(t *testing.T) {
-	ca, err := OpenCA(t.TempDir(), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := openCA(t, t.TempDir(), time.Now())
 	synctest.Test(t, func(t *testing.T) {
 		ca := &CA{ca.certificate, ca.key}
 		// The bubble's clock begins in 2000, so the CA must be valid then.
@@ -208,15 +199,7 @@ func bubbleCA(t *testing.T, ca *CA) (*x509.Certificate, error) {
 
 // TestClockSetBack checks that a certificate that is not yet valid is reissued.
 func TestClockSetBack(t *testing.T) {
-	ca, err := OpenCA(t.TempDir(), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := New(Config{CA: ca, Hosts: ServerNames(""), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c, _ := testManager(t)
 	first := c.local.Load()
 	if err := c.checkLocal(time.Now()); err != nil || c.local.Load() != first {
 		t.Errorf("with the right time: got another certificate, or %v", err)
@@ -229,10 +212,7 @@ func TestClockSetBack(t *testing.T) {
 
 // TestNameConstraints checks that clients do not accept the local CA for names of other hosts.
 func TestNameConstraints(t *testing.T) {
-	ca, err := OpenCA(t.TempDir(), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := openCA(t, t.TempDir(), time.Now())
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.certificate)
 	for host, want := range map[string]bool{
@@ -252,16 +232,7 @@ func TestNameConstraints(t *testing.T) {
 }
 
 func TestClientsTrustTheLocalCA(t *testing.T) {
-	dir := t.TempDir()
-	ca, err := OpenCA(dir, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := New(Config{CA: ca, Hosts: ServerNames("127.0.0.1"), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer source.Close()
+	source, caFile := testManager(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +248,7 @@ func TestClientsTrustTheLocalCA(t *testing.T) {
 	}()
 	t.Cleanup(func() { server.Close(); <-done })
 
-	pool, err := ReadPool(filepath.Join(dir, CAFile))
+	pool, err := ReadPool(caFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,52 +298,41 @@ func failsWith(err error, text string) bool {
 	return err != nil && strings.Contains(err.Error(), text)
 }
 
+// TestCertificateFinding checks that certificates are reported before they expire: those of months for
+// weeks, those of six days once they are due for renewal, with two days left, and those whose renewal
+// has failed even before that.
 func TestCertificateFinding(t *testing.T) {
 	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
-	for left, want := range map[time.Duration]doctor.Level{
-		30 * 24 * time.Hour: doctor.LevelOK, renewSoon: doctor.LevelOK, renewSoon - time.Second: doctor.LevelWarn,
-		time.Second: doctor.LevelWarn, 0: doctor.LevelFail, -time.Hour: doctor.LevelFail,
-	} {
-		found := Findings([]Certificate{{Names: []string{"service.example"}, Ends: now.Add(left)}}, now)
-		if len(found) != 1 || found[0].Level != want || !strings.Contains(found[0].Detail, "service.example") {
-			t.Errorf("%v before expiry: got %v, want %s", left, found, want)
-		}
-	}
-}
-
-// TestCertificateFaultFinding checks that a failed renewal is reported before the expiry.
-func TestCertificateFaultFinding(t *testing.T) {
-	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
+	const day = 24 * time.Hour
 	for _, test := range []struct {
-		left time.Duration // 0 for no certificate
-		want doctor.Level
+		left  time.Duration // 0 for no certificate if its renewal has failed
+		life  time.Duration // 0 for months
+		fails bool
+		want  doctor.Level
 	}{
-		{20 * 24 * time.Hour, doctor.LevelWarn}, {renewSoon - time.Second, doctor.LevelFail},
-		{-time.Hour, doctor.LevelFail}, {0, doctor.LevelFail},
+		{left: 30 * day, want: doctor.LevelOK}, {left: renewSoon, want: doctor.LevelOK}, {left: renewSoon - time.Second, want: doctor.LevelWarn},
+		{left: time.Second, want: doctor.LevelWarn}, {left: 0, want: doctor.LevelFail}, {left: -time.Hour, want: doctor.LevelFail},
+
+		{left: 48 * time.Hour, life: 6 * day, want: doctor.LevelOK}, {left: 36 * time.Hour, life: 6 * day, want: doctor.LevelOK},
+		{left: 35 * time.Hour, life: 6 * day, want: doctor.LevelWarn}, {left: -time.Hour, life: 6 * day, want: doctor.LevelFail},
+
+		{left: 20 * day, fails: true, want: doctor.LevelWarn}, {left: renewSoon - time.Second, fails: true, want: doctor.LevelFail},
+		{left: -time.Hour, fails: true, want: doctor.LevelFail}, {left: 0, fails: true, want: doctor.LevelFail},
 	} {
-		cert := Certificate{Names: []string{"service.example"}, Failing: now.Add(-time.Hour), Fault: "rate limited"}
-		if test.left != 0 {
-			cert.Ends = now.Add(test.left)
+		cert := Certificate{Names: []string{"service.example"}, Ends: now.Add(test.left)}
+		if test.life > 0 {
+			cert.Begins = cert.Ends.Add(-test.life)
+		}
+		if test.fails {
+			cert.Failing, cert.Fault = now.Add(-time.Hour), "rate limited"
+			if test.left == 0 {
+				cert.Ends = time.Time{}
+			}
 		}
 		found := Findings([]Certificate{cert}, now)
-		if len(found) != 1 || found[0].Level != test.want ||
-			!strings.Contains(found[0].Detail, "service.example") || !strings.Contains(found[0].Detail, "rate limited") {
-			t.Errorf("%v before expiry: got %v, want %s", test.left, found, test.want)
-		}
-	}
-}
-
-// TestShortLifetimeFinding checks that a certificate of six days is not reported before it is due
-// for renewal, with two days left.
-func TestShortLifetimeFinding(t *testing.T) {
-	now := time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
-	for left, want := range map[time.Duration]doctor.Level{
-		48 * time.Hour: doctor.LevelOK, 36 * time.Hour: doctor.LevelOK, 35 * time.Hour: doctor.LevelWarn, -time.Hour: doctor.LevelFail,
-	} {
-		ends := now.Add(left)
-		found := Findings([]Certificate{{Names: []string{"9.9.9.9"}, Begins: ends.Add(-6 * 24 * time.Hour), Ends: ends}}, now)
-		if len(found) != 1 || found[0].Level != want {
-			t.Errorf("%v before expiry: got %v, want %s", left, found, want)
+		if len(found) != 1 || found[0].Level != test.want || !strings.Contains(found[0].Detail, "service.example") ||
+			!strings.Contains(found[0].Detail, cert.Fault) {
+			t.Errorf("%+v: got %v, want %s", test, found, test.want)
 		}
 	}
 }

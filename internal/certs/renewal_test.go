@@ -23,6 +23,24 @@ import (
 	"service/test/harness"
 )
 
+// acmeManager returns a manager of certificates from an issuer, with a store and a CA of its own.
+func acmeManager(t *testing.T, cfg Config) *Manager {
+	t.Helper()
+	st, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { st.Close() })
+	cfg.CA, cfg.Hosts = openCA(t, t.TempDir(), time.Now()), []string{LocalName}
+	cfg.Storage, cfg.Logger = st.Certificates(), slog.New(slog.DiscardHandler)
+	m, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
 // TestIssuerLosesRecords renews a certificate at an issuer that does not know the certificate
 // that the order replaces. The second attempt does not name it, and succeeds.
 func TestIssuerLosesRecords(t *testing.T) {
@@ -44,15 +62,6 @@ func TestIssuerLosesRecords(t *testing.T) {
 	}
 	records := setUp()
 
-	st, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	local, err := OpenCA(t.TempDir(), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0") // for challenges
 	if err != nil {
 		t.Fatal(err)
@@ -61,14 +70,9 @@ func TestIssuerLosesRecords(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
 	const domain = "hooks.test"
-	m, err := New(Config{
-		Domains: []string{domain}, Hosts: []string{LocalName}, CA: local, Storage: st.Certificates(), TLSAddr: l.Addr(),
-		Issuer: server.URL + wfe.DirectoryPath, Roots: roots, Email: "admin@" + domain, Logger: slog.New(slog.DiscardHandler),
+	m := acmeManager(t, Config{
+		Domains: []string{domain}, TLSAddr: l.Addr(), Issuer: server.URL + wfe.DirectoryPath, Roots: roots, Email: "admin@" + domain,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
 	if err := m.acme.ObtainCertSync(t.Context(), domain); err != nil {
 		t.Fatal(err)
 	}
@@ -106,23 +110,7 @@ func TestIssuerLosesRecords(t *testing.T) {
 
 // TestProfiles checks that orders for IP addresses alone have the short-lived profile.
 func TestProfiles(t *testing.T) {
-	st, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	local, err := OpenCA(t.TempDir(), time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := New(Config{
-		Domains: []string{"hooks.test", "9.9.9.9"}, Hosts: []string{LocalName}, CA: local, Storage: st.Certificates(),
-		TLSAddr: &net.TCPAddr{}, Issuer: "https://issuer.test/dir", Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	m := acmeManager(t, Config{Domains: []string{"hooks.test", "9.9.9.9"}, TLSAddr: &net.TCPAddr{}, Issuer: "https://issuer.test/dir"})
 	for names, profile := range map[string]string{"hooks.test": "", "9.9.9.9": shortLived, "2620:fe::9": shortLived} {
 		for range 2 { // with ARI, then without
 			for _, issuer := range m.orders(names).Issuers {

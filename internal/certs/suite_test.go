@@ -46,11 +46,7 @@ func clientHello(t *testing.T, suites ...uint16) []byte {
 func testManager(t *testing.T) (c *Manager, caFile string) {
 	t.Helper()
 	dir := t.TempDir()
-	ca, err := OpenCA(dir, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err = New(Config{CA: ca, Hosts: ServerNames("127.0.0.1"), Logger: slog.New(slog.DiscardHandler)})
+	c, err := New(Config{CA: openCA(t, dir, time.Now()), Hosts: ServerNames("127.0.0.1"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

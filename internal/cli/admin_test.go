@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"bytes"
 	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,21 +13,15 @@ import (
 // TestCommandsAreAudited checks that the audit log contains every successful change and no refused
 // one, both with a running server and without.
 func TestCommandsAreAudited(t *testing.T) {
-	t.Run("server running", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "data")
-		st := serveAdmin(t, dir)
+	withAndWithoutServer(t, noContents, func(t *testing.T, dir string, st *store.Store) {
 		secret, id := changeByCommands(t, dir)
-		checkAudit(t, st, secret, id)
-	})
-	t.Run("no server", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "data")
-		createData(t, dir, "")
-		secret, id := changeByCommands(t, dir)
-		st, err := store.Open(t.Context(), store.Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
+		if st == nil {
+			var err error
+			if st, err = store.Open(t.Context(), store.Config{Dir: dir}); err != nil {
+				t.Fatal(err)
+			}
+			defer st.Close()
 		}
-		defer st.Close()
 		checkAudit(t, st, secret, id)
 	})
 }
@@ -40,12 +32,11 @@ func changeByCommands(t *testing.T, dir string) (token, id string) {
 	t.Helper()
 	command := func(want int, args ...string) string {
 		t.Helper()
-		var out, errs bytes.Buffer
-		in := strings.NewReader("correct horse battery\n")
-		if got := Run(t.Context(), append(args, "--data", dir), Streams{in, &out, &errs}); got != want {
-			t.Fatalf("%v: exit status %d, want %d: %s", args, got, want, &errs)
+		got, out, errs := callWith(t.Context(), strings.NewReader("correct horse battery\n"), append(args, "--data", dir)...)
+		if got != want {
+			t.Fatalf("%v: exit status %d, want %d: %s", args, got, want, errs)
 		}
-		return out.String()
+		return out
 	}
 	token = command(exitDone, "token", "create", "--program", "acme", "--user", "u1", "--scope", "events.write")
 	id = strings.Fields(strings.Split(command(exitDone, "token", "list"), "\n")[1])[0]

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -26,31 +25,23 @@ func TestAuditListNamesFlags(t *testing.T) {
 // An empty audit log is an error if the data requires an entry, and so is an empty file.
 func TestVerifyEmptyAudit(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	open := func(fill func(*store.Store) error) {
-		t.Helper()
-		st, err := store.Open(t.Context(), store.Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(fill(st), st.Close()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	open(func(*store.Store) error { return nil })
+	createData(t, dir, "")
 	if out, _ := expect(t, exitDone, "audit", "verify", "--data", dir); out != "The audit log is empty.\n" {
 		t.Errorf("new data: got %q", out)
 	}
-	open(func(st *store.Store) error { // without the entry that a command would add
-		_, _, err := storetest.CreateToken(t.Context(), st, webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
-		return err
-	})
+	st, err := store.Open(t.Context(), store.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Without the entry that a command would add.
+	_, _, err = storetest.CreateToken(t.Context(), st, webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
+	if err := errors.Join(err, st.Close()); err != nil {
+		t.Fatal(err)
+	}
 	if _, errs := expect(t, exitFailed, "audit", "verify", "--data", dir); !strings.Contains(errs, "although there are 0 admins and 1 token") {
 		t.Errorf("with a token: got %q", errs)
 	}
-	file := filepath.Join(t.TempDir(), "audit.ndjson")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := writeFile(t, filepath.Join(t.TempDir(), "audit.ndjson"), "")
 	if _, errs := expect(t, exitFailed, "audit", "verify", file); !strings.Contains(errs, "has no entries") {
 		t.Errorf("an empty file: got %q", errs)
 	}
@@ -67,10 +58,7 @@ func TestVerifyAuditAfterRestore(t *testing.T) {
 	if out, _ := expect(t, exitDone, "audit", "verify", "--data", dir); strings.Contains(out, "restore") {
 		t.Errorf("before a restore: got %q", out)
 	}
-	key := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(key, harness.Read(t, filepath.Join(dir, "secret.key")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	key := writeFile(t, filepath.Join(t.TempDir(), "key"), string(harness.Read(t, filepath.Join(dir, "secret.key"))))
 	expect(t, exitDone, "restore", "--from", backup, "--data", dir, "--force", "--secret-key-file", key)
 	for range 2 {
 		out, _ := expect(t, exitDone, "audit", "verify", "--data", dir, "--secret-key-file", key)

@@ -11,12 +11,7 @@ func TestManPage(t *testing.T) {
 	if status != exitDone {
 		t.Fatal(stderr)
 	}
-	var c commands
-	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range commandTree(parser.Model.Node, nil) {
+	for _, n := range commandTree(model(t), nil) {
 		if len(n.commands) > 0 {
 			continue
 		}
@@ -33,13 +28,8 @@ func TestManPage(t *testing.T) {
 
 // TestSpelled checks that commands in texts use the name of the binary.
 func TestSpelled(t *testing.T) {
-	var c commands
-	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var words []string
-	for _, child := range parser.Model.Children {
+	for _, child := range model(t).Children {
 		if !child.Hidden {
 			words = append(words, child.Name)
 		}

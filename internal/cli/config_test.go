@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
+	"service/test/harness"
 )
 
 var updateGenerated = flag.Bool("update-generated", false, "rewrite the files generated from the command line")
@@ -23,9 +26,23 @@ const exampleFile = "../../packaging/config.example.yml"
 // call runs a command and returns its exit status and output.
 func call(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
+	return callWith(t.Context(), strings.NewReader(""), args...)
+}
+
+// callWith is call with a context and a standard input.
+func callWith(ctx context.Context, in io.Reader, args ...string) (status int, stdout, stderr string) {
 	var out, err bytes.Buffer
-	status = Run(t.Context(), args, Streams{strings.NewReader(""), &out, &err})
+	status = Run(ctx, args, Streams{in, &out, &err})
 	return status, out.String(), err.String()
+}
+
+// writeFile writes a file and returns its path.
+func writeFile(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // expect runs a command, checks its exit status and returns its output.
@@ -59,18 +76,12 @@ func TestExampleConfig(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := os.ReadFile(exampleFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := harness.Read(t, exampleFile)
 	if diff := cmp.Diff(want, string(got)); diff != "" {
 		t.Errorf("%s is stale: go test -run TestExampleConfig -update-generated . (-want +got)\n%s", exampleFile, diff)
 	}
-	whole := filepath.Join(t.TempDir(), "whole.yml")
 	setting := regexp.MustCompile(`(?m)^#([a-z])`)
-	if err := os.WriteFile(whole, setting.ReplaceAll(got, []byte("$1")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	whole := writeFile(t, filepath.Join(t.TempDir(), "whole.yml"), setting.ReplaceAllString(string(got), "$1"))
 	for _, file := range []string{exampleFile, whole} {
 		if status, _, stderr := call(t, "config", "validate", "--config", file); status != exitDone {
 			t.Errorf("%s is not valid: %s", file, stderr)
@@ -119,13 +130,28 @@ func TestConfigFile(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "c.yml")
 	for _, test := range tests {
-		if err := os.WriteFile(path, []byte(test.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, test.text)
 		status, _, stderr := call(t, "config", "validate", "--config", path)
 		fails := test.want != ""
 		if (status == exitUsage) != fails || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "settings are wrong") {
 			t.Errorf("%s: got status %d, %q; want %q", test.name, status, stderr, test.want)
+		}
+	}
+}
+
+// validation is the outcome of config validate with some flags.
+type validation struct {
+	args []string
+	want string // part of the error; "" for valid flags
+}
+
+// validateAll checks outcomes, and that no error contains a secret.
+func validateAll(t *testing.T, secret string, all []validation) {
+	t.Helper()
+	for _, v := range all {
+		status, _, stderr := call(t, append([]string{"config", "validate"}, v.args...)...)
+		if (status == 0) != (v.want == "") || !strings.Contains(stderr, v.want) || strings.Contains(stderr, secret) {
+			t.Errorf("%v: got status %d, %q; want %q", v.args, status, stderr, v.want)
 		}
 	}
 }
@@ -163,17 +189,9 @@ func showSettings(t *testing.T, names []string, args ...string) string {
 // TestPrecedence checks the four sources of a setting, and of a secret with its file.
 func TestPrecedence(t *testing.T) {
 	dir := t.TempDir()
-	file := filepath.Join(dir, "c.yml")
-	hook := filepath.Join(dir, "hook")
-	other := filepath.Join(dir, "other")
-	for path, text := range map[string]string{
-		file: "grace: 3s\nallow-http: true\nalert-url-file: " + hook + "\n",
-		hook: "https://hooks.example.com/from-the-file\n", other: "https://hooks.example.com/another\n",
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	hook := writeFile(t, filepath.Join(dir, "hook"), "https://hooks.example.com/from-the-file\n")
+	other := writeFile(t, filepath.Join(dir, "other"), "https://hooks.example.com/another\n")
+	file := writeFile(t, filepath.Join(dir, "c.yml"), "grace: 3s\nallow-http: true\nalert-url-file: "+hook+"\n")
 	show := func(names []string, args ...string) string {
 		t.Helper()
 		return strings.ReplaceAll(showSettings(t, names, args...), dir+"/", "")
@@ -220,14 +238,9 @@ func TestPrecedence(t *testing.T) {
 // TestSecretsHaveFiles checks that every flag for a secret has a second flag for a file that
 // contains it, with a variable. Other users can see command lines.
 func TestSecretsHaveFiles(t *testing.T) {
-	var c commands
-	parser, err := newParser(t.Context(), &c, Streams{}, new(configuration), new(bool))
-	if err != nil {
-		t.Fatal(err)
-	}
 	secret := regexp.MustCompile(`(^|-)(token|secret|password|passphrase|credential|key)s?$`)
 	found := 0
-	for _, n := range commandTree(parser.Model.Node, nil) {
+	for _, n := range commandTree(model(t), nil) {
 		for _, f := range n.flags {
 			if name, ok := strings.CutSuffix(f.Name, "-file"); ok && (secret.MatchString(name) || name == "alert-url") {
 				found++

@@ -1,14 +1,14 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"service/test/harness"
 )
 
 // irreversible are the commands that prompt, with a valid argument and the answer to type.
@@ -72,13 +72,7 @@ func confirm(t *testing.T, command, arg, answer string) {
 		out, _ := expect(t, exitDone, "token", "list", "--json", "--data", dir)
 		return out
 	}
-	read := func() string {
-		b, err := os.ReadFile(filepath.Join(dir, "secret.key"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(b)
-	}
+	read := func() string { return string(harness.Read(t, filepath.Join(dir, "secret.key"))) }
 	before := list()
 	key := read()
 	_, id, _ := strings.Cut(before, `"id": "`)
@@ -87,9 +81,8 @@ func confirm(t *testing.T, command, arg, answer string) {
 		args = append(args, strings.Fields(strings.Replace(arg, "TOKEN", id[:36], 1))...)
 	}
 	run := func(ctx context.Context, in io.Reader) (int, string) {
-		var out, errs bytes.Buffer
-		status := Run(ctx, args, Streams{in, &out, &errs})
-		return status, errs.String()
+		status, _, errs := callWith(ctx, in, args...)
+		return status, errs
 	}
 	unchanged := func() {
 		t.Helper()

@@ -19,11 +19,7 @@ import (
 // serveSettings parses args as flags of serve.
 func serveSettings(t *testing.T, args ...string) *server.Config {
 	t.Helper()
-	var c commands
-	parser, err := newParser(t.Context(), &c, Streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser, c := testParser(t)
 	if _, err := parser.Parse(append([]string{"serve"}, args...)); err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -83,13 +82,7 @@ func TestOnLoopback(t *testing.T) {
 
 func TestSecretFile(t *testing.T) {
 	dir := t.TempDir()
-	file := func(name, content string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	file := func(name, content string) string { return writeFile(t, filepath.Join(dir, name), content) }
 	tests := []struct {
 		name, value, file string
 		want              string

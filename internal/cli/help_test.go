@@ -11,13 +11,21 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// model returns the model of the command line.
-func model(t *testing.T) *kong.Node {
+// testParser returns a parser of the command line, and what it sets.
+func testParser(t *testing.T) (*kong.Kong, *commands) {
 	t.Helper()
-	parser, err := newParser(t.Context(), new(commands), Streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
+	c := new(commands)
+	parser, err := newParser(t.Context(), c, Streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return parser, c
+}
+
+// model returns the model of the command line.
+func model(t *testing.T) *kong.Node {
+	t.Helper()
+	parser, _ := testParser(t)
 	return parser.Model.Node
 }
 
@@ -83,11 +91,7 @@ func TestVariables(t *testing.T) {
 	for _, name := range []string{"SERVICE_NAME", "SERVICE_URL", "SERVICE_FORCE"} {
 		t.Setenv(name, "true")
 	}
-	var c commands
-	parser, err := newParser(t.Context(), &c, Streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser, c := testParser(t)
 	for _, args := range [][]string{{"publish"}, {"token", "create"}, {"restore"}} {
 		if _, err := parser.Parse(args); err != nil {
 			t.Fatal(err)
@@ -117,10 +121,7 @@ func TestExamples(t *testing.T) {
 			}
 			line, _, _ = strings.Cut(line, " | ")
 			line, _, _ = strings.Cut(line, " > ")
-			parser, err := newParser(t.Context(), new(commands), Streams{nil, io.Discard, io.Discard}, new(configuration), new(bool))
-			if err != nil {
-				t.Fatal(err)
-			}
+			parser, _ := testParser(t)
 			got, err := parser.Parse(strings.Fields(line)[1:])
 			if err != nil || strings.TrimSpace(pathOf(got.Selected())) != c.path {
 				t.Errorf("%s: %s: got error %v", c.path, line, err)

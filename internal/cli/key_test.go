@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -16,23 +15,7 @@ import (
 
 // TestKeyRotateCommand rotates the key, with a running server and without.
 func TestKeyRotateCommand(t *testing.T) {
-	t.Run("server running", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "data")
-		storeSecrets(t, serveAdmin(t, dir))
-		testKeyRotate(t, dir)
-	})
-	t.Run("no server", func(t *testing.T) {
-		dir := filepath.Join(t.TempDir(), "data")
-		st, err := store.Open(t.Context(), store.Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		storeSecrets(t, st)
-		if err := st.Close(); err != nil {
-			t.Fatal(err)
-		}
-		testKeyRotate(t, dir)
-	})
+	withAndWithoutServer(t, storeSecrets, func(t *testing.T, dir string, _ *store.Store) { testKeyRotate(t, dir) })
 }
 
 // storeSecrets creates a token, and two subscriptions with two secrets each.
@@ -42,10 +25,9 @@ func storeSecrets(t *testing.T, st *store.Store) {
 		webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
-	url, names, header := "https://partner.example", []string{"content_updated"}, new(string)
-	*header = "Bearer 5f1d"
 	for range 2 {
-		fields := &webhook.SubscriptionFields{URL: &url, Events: &names, AuthorizationHeader: &header}
+		fields := &webhook.SubscriptionFields{URL: new("https://partner.example"), Events: &[]string{"content_updated"},
+			AuthorizationHeader: new(new("Bearer 5f1d"))}
 		if _, _, err := storetest.CreateSubscription(t.Context(), st, "p", "u", fields); err != nil {
 			t.Fatal(err)
 		}
@@ -70,9 +52,7 @@ func testKeyRotate(t *testing.T, dir string) {
 		t.Error("the command printed the key")
 	}
 	// A wrong key is refused, even by the running server.
-	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, file, before)
 	if _, errs := expect(t, exitFailed, "key", "rotate", "--yes", "--data", dir); !strings.Contains(errs, "secret.key does not ") {
 		t.Errorf("with another key: got %q", errs)
 	}
@@ -83,7 +63,7 @@ func testKeyRotate(t *testing.T, dir string) {
 
 // TestSecretKeyFileFlag checks the flag and its variable, and that errors name them.
 func TestSecretKeyFileFlag(t *testing.T) {
-	key := filepath.Join(t.TempDir(), "key")
+	key := writeFile(t, filepath.Join(t.TempDir(), "key"), strings.Repeat("0a", 32))
 	command := func(want int, args ...string) string {
 		t.Helper()
 		_, errs := expect(t, want, args...)
@@ -91,9 +71,6 @@ func TestSecretKeyFileFlag(t *testing.T) {
 	}
 	dir := filepath.Join(t.TempDir(), "data")
 	create := []string{"token", "create", "--program", "p", "--user", "u", "--scope", "events.read", "--data", dir}
-	if err := os.WriteFile(key, []byte(strings.Repeat("0a", 32)), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	createData(t, dir, key)
 	if err := os.Rename(key, key+".aside"); err != nil {
 		t.Fatal(err)
@@ -127,10 +104,8 @@ func TestSecretKeyFileFlag(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	var stdout, stderr bytes.Buffer
-	args := []string{"key", "rotate", "--yes", "--data", dir}
-	if got := Run(ctx, args, Streams{nil, &stdout, &stderr}); got != exitFailed || stdout.Len() > 0 {
-		t.Errorf("interrupted: got status %d, %q, %q; want %d and no output", got, &stdout, &stderr, exitFailed)
+	if got, stdout, stderr := callWith(ctx, nil, "key", "rotate", "--yes", "--data", dir); got != exitFailed || stdout != "" {
+		t.Errorf("interrupted: got status %d, %q, %q; want %d and no output", got, stdout, stderr, exitFailed)
 	}
 }
 
@@ -147,13 +122,9 @@ func TestRootInForeignDirectory(t *testing.T) {
 	if err := os.Chown(dir, 64321, 64321); err != nil {
 		t.Fatal(err)
 	}
-	command := func(args ...string) (int, string) {
-		var out bytes.Buffer
-		return Run(t.Context(), append(args, "--data", dir), Streams{strings.NewReader(""), &out, &out}), out.String()
-	}
 	want := "service: " + dir + " belongs to user #64321, who could not read files created by root: run this as that user (sudo -u '#64321')\n"
-	if status, out := command("restore", "--from", "file://"+dir); status != exitFailed || out != want {
-		t.Errorf("got status %d, %q; want %d, %q", status, out, exitFailed, want)
+	if out, errs := expect(t, exitFailed, "restore", "--from", "file://"+dir, "--data", dir); out+errs != want {
+		t.Errorf("got %q, want %q", out+errs, want)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("got files %v, %v; want none", left, err)

@@ -384,9 +384,7 @@ func TestCursorFileErrors(t *testing.T) {
 		`{"cursor":7}`: "is not a cursor file of listen --pull",
 		`{"subscription_id":"other","cursor":"c"}`: "has the cursor of the subscription other; choose another file with --cursor-file, or delete it",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, text)
 		if _, err := openCursor(path, pulledSubscription); err == nil || !strings.Contains(err.Error(), path+" "+want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}
@@ -396,9 +394,7 @@ func TestCursorFileErrors(t *testing.T) {
 	}
 
 	f := follow(t, &logAPI{}) // the server's refusal names the file too
-	if err := os.WriteFile(f.path, []byte(`{"subscription_id":"`+pulledSubscription+`","cursor":"foreign"}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, f.path, `{"subscription_id":"`+pulledSubscription+`","cursor":"foreign"}`)
 	f.start()
 	if err := f.failure(); err == nil || !strings.Contains(err.Error(), "does not know the cursor in "+f.path) {
 		t.Errorf("got %v", err)
@@ -539,10 +535,7 @@ func TestPullStopsInFlight(t *testing.T) {
 }
 
 func TestPullUsage(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "headers")
-	if err := os.WriteFile(file, []byte("Authorization: a\nX-A: 1\nauthorization: b\nContent-Type: text/plain\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := writeFile(t, filepath.Join(t.TempDir(), "headers"), "Authorization: a\nX-A: 1\nauthorization: b\nContent-Type: text/plain\n")
 	for _, test := range []struct{ args, want []string }{
 		{strings.Fields("--pull x --listen 127.0.0.1:1 --status 201 --fail-first 1 --forward x --secret hush"), []string{
 			"missing flag --token: an access token with the scope webhooks.read", "6 settings are wrong",
@@ -558,17 +551,14 @@ func TestPullUsage(t *testing.T) {
 			"--headers-file: headers.Content-Type is set by the service itself", "--headers-file: Authorization is given twice",
 		}},
 	} {
-		var errs bytes.Buffer
-		if got := Run(t.Context(), append([]string{"listen"}, test.args...), Streams{nil, io.Discard, &errs}); got != exitUsage {
-			t.Errorf("%q: exit status %d, want %d", test.args, got, exitUsage)
-		}
+		_, errs := expect(t, exitUsage, append([]string{"listen"}, test.args...)...)
 		for _, want := range test.want {
-			if !strings.Contains(errs.String(), want) {
-				t.Errorf("%q: got %s, want %q", test.args, &errs, want)
+			if !strings.Contains(errs, want) {
+				t.Errorf("%q: got %s, want %q", test.args, errs, want)
 			}
 		}
-		if strings.Contains(errs.String(), "hush") {
-			t.Errorf("the error contains the secret: %s", &errs)
+		if strings.Contains(errs, "hush") {
+			t.Errorf("the error contains the secret: %s", errs)
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,18 +20,20 @@ import (
 	"service/webhook"
 )
 
-// deliver sends a delivery like the dispatcher does, and returns the status.
+// sign sets the headers of a delivery with a body like the dispatcher does.
+func sign(r *http.Request, secret webhook.SigningSecret, body string) {
+	head := webhook.RequestHead{DeliveryID: "d1", SubscriptionID: "s1", ProgramID: "acme", At: time.Now()}
+	head.Signature = secret.Sign("d1", head.At, []byte(body))
+	for _, line := range head.AppendHeader(nil) {
+		r.Header.Set(line[0], line[1])
+	}
+}
+
+// deliver sends a delivery, and returns the status.
 func deliver(t *testing.T, h http.Handler, secret webhook.SigningSecret, body string, change func(*http.Request)) int {
 	t.Helper()
-	now := time.Now()
 	r := httptest.NewRequest("POST", "/hook", strings.NewReader(body))
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("X-Service-Delivery", "d1")
-	r.Header.Set("X-Service-Subscription", "s1")
-	r.Header.Set("X-Service-Program", "acme")
-	r.Header.Set("webhook-id", "d1")
-	r.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
-	r.Header.Set("webhook-signature", secret.Sign("d1", now, []byte(body)))
+	sign(r, secret, body)
 	if change != nil {
 		change(r)
 	}
@@ -186,12 +187,8 @@ func TestReceiverForwards(t *testing.T) {
 }
 
 func TestListenCommand(t *testing.T) {
-	dir := t.TempDir()
 	secret := webhook.NewSigningSecret()
-	file := filepath.Join(dir, "secret")
-	if err := os.WriteFile(file, []byte(secret.Reveal()+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := writeFile(t, filepath.Join(t.TempDir(), "secret"), secret.Reveal()+"\n")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	out, outWriter := io.Pipe()
@@ -209,15 +206,11 @@ func TestListenCommand(t *testing.T) {
 	}
 	lines := bufio.NewReader(out)
 	for times, want := range []int{503, 204} {
-		now := time.Now()
 		req, err := http.NewRequest("POST", url, strings.NewReader(goodBody))
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("X-Service-Delivery", "d1")
-		req.Header.Set("webhook-id", "d1")
-		req.Header.Set("webhook-timestamp", strconv.FormatInt(now.Unix(), 10))
-		req.Header.Set("webhook-signature", secret.Sign("d1", now, []byte(goodBody)))
+		sign(req, secret, goodBody)
 		responded := make(chan error)
 		go func() {
 			resp, err := http.DefaultClient.Do(req)
@@ -268,18 +261,14 @@ func readLine(t *testing.T, r io.Reader) string {
 }
 
 func TestListenUsage(t *testing.T) {
-	var errs bytes.Buffer
-	args := []string{"listen", "--listen", "nowhere", "--status", "700", "--fail-first", "-", "--forward", "ftp://x", "--secret", "hush"}
-	got := Run(context.Background(), args, Streams{nil, io.Discard, &errs})
-	if got != exitUsage {
-		t.Errorf("exit status %d, want %d", got, exitUsage)
-	}
+	_, errs := expect(t, exitUsage, "listen", "--listen", "nowhere", "--status", "700", "--fail-first", "-", "--forward", "ftp://x",
+		"--secret", "hush")
 	for _, want := range []string{"5 settings are wrong", "--listen: ", "--status: ", "--fail-first: ", "--forward: ", "--secret: "} {
-		if !strings.Contains(errs.String(), want) {
-			t.Errorf("got %s, want %q", &errs, want)
+		if !strings.Contains(errs, want) {
+			t.Errorf("got %s, want %q", errs, want)
 		}
 	}
-	if strings.Contains(errs.String(), "hush") {
-		t.Errorf("the error contains the secret: %s", &errs)
+	if strings.Contains(errs, "hush") {
+		t.Errorf("the error contains the secret: %s", errs)
 	}
 }

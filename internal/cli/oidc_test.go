@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,18 +12,12 @@ import (
 // TestOIDCFlags checks the flags for sign-in through OpenID Connect, and that no error contains the
 // secret.
 func TestOIDCFlags(t *testing.T) {
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("canary\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	secret := writeFile(t, filepath.Join(t.TempDir(), "secret"), "canary\n")
 	with := func(more ...string) []string {
 		return append([]string{"--oidc-issuer", "https://login.example.com", "--oidc-client-id", "webhooks"}, more...)
 	}
 	role := []string{"--oidc-role", "groups=admins:owner"}
-	for _, test := range []struct {
-		args []string
-		want string // empty for valid
-	}{
+	validateAll(t, "canary", []validation{
 		{with(role...), ""},
 		{with(append(role, "--oidc-role", "realm_access.roles=a=b:c:viewer", "--oidc-client-secret-file", secret, "--oidc-name", "Corp",
 			"--oidc-scope", "groups", "--public-url", "https://hooks.example.com/")...), ""},
@@ -46,12 +39,7 @@ func TestOIDCFlags(t *testing.T) {
 		{append(role, "--oidc-issuer", "http://127.0.0.1:5556/dex", "--oidc-client-id", "x"), ""},
 		{[]string{"--oidc-client-id", "x"}, "--oidc-client-id: needs --oidc-issuer"},
 		{role, "--oidc-role: needs --oidc-issuer"},
-	} {
-		status, _, stderr := call(t, append([]string{"config", "validate"}, test.args...)...)
-		if (status == 0) != (test.want == "") || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "canary") {
-			t.Errorf("%v: got status %d, %q; want %q", test.args, status, stderr, test.want)
-		}
-	}
+	})
 }
 
 // TestOIDCRoleComma checks that a value can contain a comma.

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"io"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,24 +12,14 @@ import (
 
 	"service/internal/server"
 	"service/store/replica"
+	"service/test/harness"
 )
 
 // TestUnitAndImage checks that the commands and variables in the systemd unit, the Dockerfile
 // and the Compose file exist.
 func TestUnitAndImage(t *testing.T) {
-	read := func(name string) string {
-		t.Helper()
-		text, err := os.ReadFile("../../" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	var c commands
-	parser, err := newParser(t.Context(), &c, Streams{Err: io.Discard, Out: io.Discard}, new(configuration), new(bool))
-	if err != nil {
-		t.Fatal(err)
-	}
+	read := func(name string) string { return string(harness.Read(t, harness.Path(name))) }
+	parser, _ := testParser(t)
 	var known []string
 	for _, f := range fileFlags(parser.Model.Node) {
 		known = append(known, f.Envs...)
@@ -88,11 +76,7 @@ func TestUnitAndImage(t *testing.T) {
 // TestStopTimes checks that the systemd unit and the Compose file wait at least as long as a stop
 // with the default settings may take.
 func TestStopTimes(t *testing.T) {
-	var c commands
-	parser, err := newParser(t.Context(), &c, Streams{Err: io.Discard, Out: io.Discard}, new(configuration), new(bool))
-	if err != nil {
-		t.Fatal(err)
-	}
+	parser, c := testParser(t)
 	if _, err := parser.Parse([]string{"serve"}); err != nil {
 		t.Fatal(err)
 	}
@@ -108,11 +92,7 @@ func TestStopTimes(t *testing.T) {
 	for name, pattern := range map[string]string{
 		"packaging/compose.yml": `stop_grace_period: (\S+)`, "packaging/service-webhooks.service": `TimeoutStopSec=(\S+)`,
 	} {
-		text, err := os.ReadFile("../../" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := regexp.MustCompile(pattern).FindStringSubmatch(string(text))
+		found := regexp.MustCompile(pattern).FindStringSubmatch(string(harness.Read(t, harness.Path(name))))
 		if found == nil {
 			t.Fatalf("%s: no %s", name, pattern)
 		}
@@ -125,11 +105,7 @@ func TestStopTimes(t *testing.T) {
 // TestConffile checks that the package's configuration file only says where to look. Text that
 // changes with the version would make every upgrade prompt.
 func TestConffile(t *testing.T) {
-	text, err := os.ReadFile("../../packaging/config.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(harness.Read(t, harness.Path("packaging/config.yml")))), "\n")
 	if len(lines) > 10 {
 		t.Errorf("got %d lines, want at most 10", len(lines))
 	}

@@ -20,9 +20,7 @@ func TestPlaces(t *testing.T) {
 			}
 		}
 		check("", "", false)
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, "")
 		check("", path, true)
 		check("other.yml", "other.yml", false)
 		check(noFile, "", false)
@@ -39,13 +37,7 @@ func TestPlaces(t *testing.T) {
 // --config off ignores it, an error says so, and the demo does not read it.
 func TestConfigFound(t *testing.T) {
 	t.Chdir(t.TempDir())
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(configFile, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("data: elsewhere\nretention: 20d\n")
+	writeFile(t, configFile, "data: elsewhere\nretention: 20d\n")
 	if got := showSettings(t, []string{"retention"}); !strings.Contains(got, "20d config.yml line 2") {
 		t.Errorf("got %q", got)
 	}
@@ -55,7 +47,7 @@ func TestConfigFound(t *testing.T) {
 	if _, stderr := expect(t, exitFailed, "token", "list"); !strings.Contains(stderr, "no data in elsewhere") {
 		t.Errorf("another command: got %q", stderr)
 	}
-	write("title: of another program\n")
+	writeFile(t, configFile, "title: of another program\n")
 	_, stderr := expect(t, exitUsage, "token", "list")
 	if want := `unknown setting "title"`; !strings.Contains(stderr, want) || !strings.Contains(stderr, "; --config off ignores config.yml (see") {
 		t.Errorf("a file of another program: got %q", stderr)
@@ -69,7 +61,7 @@ func TestConfigFound(t *testing.T) {
 // escapes as in systemd, and that existing variables take precedence.
 func TestEnvironmentFile(t *testing.T) {
 	p := places{config: t.TempDir()}
-	text := `# credentials
+	writeFile(t, filepath.Join(p.config, environmentFile), `# credentials
 ; of the replica
 PLACES_PLAIN=a b#c=d
  PLACES_SPACES = x
@@ -80,10 +72,7 @@ PLACES_EMPTY=
 PLACES_SET=file
 no assignment
 =x
-`
-	if err := os.WriteFile(filepath.Join(p.config, environmentFile), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+`)
 	want := map[string]string{
 		"PLACES_PLAIN": "a b#c=d", "PLACES_SPACES": "x", "PLACES_SINGLE": `a "b\c`, "PLACES_DOUBLE": `a 'b' "c" \d $e`,
 		"PLACES_ESCAPED": `a"b\c`, "PLACES_EMPTY": "", "PLACES_SET": "environment",

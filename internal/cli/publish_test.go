@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -98,16 +97,22 @@ func (a *eventsAPI) failWith(w http.ResponseWriter, status int) {
 	fmt.Fprintf(w, `{"error":{"code":%d,"title":"Busy","detail":"Later, please."}}`, status)
 }
 
-// publishTo runs a publisher with short waits and returns its tally, notes and error.
+// publisherTo returns a publisher to an API, with short waits, and its notes.
+func publisherTo(t *testing.T, api http.Handler) (p *publisher, notes *bytes.Buffer) {
+	t.Helper()
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	notes = new(bytes.Buffer)
+	return &publisher{
+		api: apiConn{send: server.Client().Do, base: server.URL, token: "hush"}, retryFor: time.Minute,
+		minWait: time.Millisecond, maxWait: 4 * time.Millisecond, progress: terminal.NewProgress(notes),
+	}, notes
+}
+
+// publishTo runs a publisher and returns its tally, notes and error.
 func publishTo(t *testing.T, a *eventsAPI, input string) (tally, string, error) {
 	t.Helper()
-	server := httptest.NewServer(a)
-	defer server.Close()
-	var notes bytes.Buffer
-	p := publisher{
-		api: apiConn{send: server.Client().Do, base: server.URL, token: "hush"}, retryFor: time.Minute,
-		minWait: time.Millisecond, maxWait: 4 * time.Millisecond, progress: terminal.NewProgress(&notes),
-	}
+	p, notes := publisherTo(t, a)
 	err := p.publish(context.Background(), strings.NewReader(input))
 	return p.tally, notes.String(), err
 }
@@ -219,11 +224,8 @@ func testPublishRetry(t *testing.T, status int, stored bool) {
 }
 
 func TestPublishGivesUp(t *testing.T) {
-	a := eventsAPI{fail: func(int) (int, bool) { return 503, false }}
-	server := httptest.NewServer(&a)
-	defer server.Close()
-	p := publisher{api: apiConn{send: server.Client().Do, base: server.URL, token: "hush"},
-		minWait: time.Millisecond, maxWait: time.Millisecond, progress: terminal.NewProgress(io.Discard)}
+	p, _ := publisherTo(t, &eventsAPI{fail: func(int) (int, bool) { return 503, false }})
+	p.retryFor = 0
 	err := p.publish(context.Background(), strings.NewReader(eventLines(2)))
 	want := "lines 1 to 2: the server responded 503 Service Unavailable: Later, please.; gave up after 0s"
 	if err == nil || err.Error() != want {
@@ -245,12 +247,8 @@ func TestPublishDoesNotRetryPermanentErrors(t *testing.T) {
 func TestStableIDs(t *testing.T) {
 	ids := func(file, input string) []string {
 		var a eventsAPI
-		server := httptest.NewServer(&a)
-		defer server.Close()
-		p := publisher{
-			api:       apiConn{send: server.Client().Do, base: server.URL, token: "hush"},
-			stableIDs: file, progress: terminal.NewProgress(io.Discard),
-		}
+		p, _ := publisherTo(t, &a)
+		p.stableIDs = file
 		if err := p.publish(t.Context(), strings.NewReader(input)); err != nil {
 			t.Fatal(err)
 		}
@@ -277,12 +275,10 @@ func TestStableIDs(t *testing.T) {
 func TestPublishSlowSource(t *testing.T) {
 	var a eventsAPI
 	arrived := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p, _ := publisherTo(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.ServeHTTP(w, r)
 		arrived <- struct{}{}
 	}))
-	defer server.Close()
-	p := publisher{api: apiConn{send: server.Client().Do, base: server.URL, token: "hush"}, progress: terminal.NewProgress(io.Discard)}
 	r, w := io.Pipe()
 	done := make(chan error)
 	go func() { done <- p.publish(context.Background(), r) }()
@@ -322,13 +318,7 @@ func TestPublishCommand(t *testing.T) {
 	server := httptest.NewServer(&a)
 	defer server.Close()
 	dir := t.TempDir()
-	write := func(name, content string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := func(name, content string) string { return writeFile(t, filepath.Join(dir, name), content) }
 	token := write("token", "hush\n")
 	events := write("events.ndjson", eventLines(3))
 	refused := write("refused.ndjson", eventLines(2)+`{"name":"bad"}`)
@@ -374,20 +364,19 @@ func TestPublishCommand(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			var out, errs bytes.Buffer
 			args := append([]string{"publish", "--url", server.URL, "--retry-for", "1s"}, test.args...)
-			got := Run(context.Background(), args, Streams{strings.NewReader(test.in), &out, &errs})
+			got, out, errs := callWith(t.Context(), strings.NewReader(test.in), args...)
 			if got != test.status {
 				t.Errorf("exit status %d, want %d", got, test.status)
 			}
-			if out.String() != test.out {
-				t.Errorf("stdout %q, want %q", &out, test.out)
+			if out != test.out {
+				t.Errorf("stdout %q, want %q", out, test.out)
 			}
-			if !strings.Contains(errs.String(), test.err) || test.err == "" && errs.Len() > 0 {
-				t.Errorf("stderr %q, want %q", &errs, test.err)
+			if !strings.Contains(errs, test.err) || test.err == "" && errs != "" {
+				t.Errorf("stderr %q, want %q", errs, test.err)
 			}
-			if strings.Count(errs.String(), "\n") > 1 || strings.Contains(errs.String(), "hush") {
-				t.Errorf("stderr has more than one line, or the token: %q", &errs)
+			if strings.Count(errs, "\n") > 1 || strings.Contains(errs, "hush") {
+				t.Errorf("stderr has more than one line, or the token: %q", errs)
 			}
 		})
 	}

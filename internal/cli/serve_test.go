@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"strings"
 	"testing"
@@ -13,10 +12,9 @@ func TestSignalWhileStarting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, run := range []string{"new", "existing"} {
-		var out, errs bytes.Buffer
-		code := Run(ctx, []string{"serve", "--data", dir, "--listen", "127.0.0.1:0"}, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
-		if code != exitDone || errs.Len() > 0 || out.Len() > 0 {
-			t.Errorf("%s data: got status %d, want %d without output\n%s%s", run, code, exitDone, &out, &errs)
+		code, out, errs := callWith(ctx, strings.NewReader(""), "serve", "--data", dir, "--listen", "127.0.0.1:0")
+		if code != exitDone || errs != "" || out != "" {
+			t.Errorf("%s data: got status %d, want %d without output\n%s%s", run, code, exitDone, out, errs)
 		}
 	}
 }

@@ -1,22 +1,14 @@
 package cli
 
 import (
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
 // TestSMTPFlags checks the flags for the mail server, and that no error contains its password.
 func TestSMTPFlags(t *testing.T) {
-	password := filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(password, []byte("canary\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
-		args []string
-		want string // empty for valid
-	}{
+	password := writeFile(t, filepath.Join(t.TempDir(), "password"), "canary\n")
+	validateAll(t, "canary", []validation{
 		{[]string{"--smtp-host", "smtp.example.com", "--smtp-from", "service@example.com"}, ""},
 		{[]string{"--smtp-host", "smtp.example.com:465", "--smtp-from", "service@example.com",
 			"--smtp-user", "u", "--smtp-password-file", password}, ""},
@@ -32,10 +24,5 @@ func TestSMTPFlags(t *testing.T) {
 			"--smtp-password-file must be set together"},
 		{[]string{"--smtp-host", "smtp.example.com", "--smtp-from", "service@example.com", "--smtp-user", "u",
 			"--smtp-password-file", password + "x"}, "--smtp-password-file: open"},
-	} {
-		status, _, stderr := call(t, append([]string{"config", "validate"}, test.args...)...)
-		if (status == 0) != (test.want == "") || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "canary") {
-			t.Errorf("%v: got status %d, %q; want %q", test.args, status, stderr, test.want)
-		}
-	}
+	})
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -46,22 +45,40 @@ func serveAdmin(t *testing.T, dir string) *store.Store {
 	return st
 }
 
-// TestTokenCommands runs the commands, with a running server and without.
-func TestTokenCommands(t *testing.T) {
+// withAndWithoutServer runs a test on new data that prepare fills: with a running server, whose store
+// it gets, and without one.
+func withAndWithoutServer(t *testing.T, prepare func(*testing.T, *store.Store), test func(t *testing.T, dir string, running *store.Store)) {
 	t.Run("server running", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
-		serveAdmin(t, dir)
-		testTokens(t, dir)
-		if link, _ := expect(t, exitDone, "admin", "setup-link", "--data", dir); link != "https://127.0.0.1:8443/setup/CODE\n" {
-			t.Errorf("setup-link printed %q", link)
-		}
+		st := serveAdmin(t, dir)
+		prepare(t, st)
+		test(t, dir, st)
 	})
 	t.Run("no server", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
-		createData(t, dir, "")
+		st, err := store.Open(t.Context(), store.Config{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		prepare(t, st)
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+		test(t, dir, nil)
+	})
+}
+
+// noContents fills nothing, see [withAndWithoutServer].
+func noContents(*testing.T, *store.Store) {}
+
+// TestTokenCommands runs the commands, with a running server and without.
+func TestTokenCommands(t *testing.T) {
+	withAndWithoutServer(t, noContents, func(t *testing.T, dir string, running *store.Store) {
 		testTokens(t, dir)
-		if _, err := expect(t, exitFailed, "admin", "setup-link", "--data", dir); !strings.Contains(err, "no server is running") {
-			t.Errorf("setup-link printed %q", err)
+		status, link, err := call(t, "admin", "setup-link", "--data", dir)
+		if running != nil && (status != exitDone || link != "https://127.0.0.1:8443/setup/CODE\n") ||
+			running == nil && (status != exitFailed || !strings.Contains(err, "no server is running")) {
+			t.Errorf("setup-link: got exit status %d, %q, %q", status, link, err)
 		}
 	})
 }
@@ -116,23 +133,20 @@ func TestTokenUsage(t *testing.T) {
 		{[]string{"--programme", "a"}, []string{"unknown flag --programme"}},
 	}
 	for _, test := range tests {
-		var out, errs bytes.Buffer
-		got := Run(t.Context(), append([]string{"token", "create", "--data", dir}, test.args...), Streams{nil, &out, &errs})
-		if got != exitUsage || out.Len() > 0 || strings.Count(errs.String(), "\n") != 1 {
-			t.Errorf("%v: got exit status %d, stdout %q, stderr %q; want %d and one line on stderr", test.args, got, &out, &errs, exitUsage)
+		out, errs := expect(t, exitUsage, append([]string{"token", "create", "--data", dir}, test.args...)...)
+		if out != "" || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%v: got stdout %q, stderr %q; want one line on stderr", test.args, out, errs)
 		}
 		for _, want := range test.want {
-			if !strings.Contains(errs.String(), want) {
-				t.Errorf("%v: got %q, want %q", test.args, &errs, want)
+			if !strings.Contains(errs, want) {
+				t.Errorf("%v: got %q, want %q", test.args, errs, want)
 			}
 		}
 	}
 	for _, args := range [][]string{{"token", "list"}, {"token", "revoke", "--yes", "x"},
 		{"token", "create", "--program", "a", "--user", "u", "--scope", "events.read"}} {
-		var errs bytes.Buffer
-		got := Run(t.Context(), append(args, "--data", dir), Streams{nil, &errs, &errs})
-		if got != exitFailed || !strings.Contains(errs.String(), "there is no data in") {
-			t.Errorf("%v: got exit status %d, %q", args, got, &errs)
+		if _, errs := expect(t, exitFailed, append(args, "--data", dir)...); !strings.Contains(errs, "there is no data in") {
+			t.Errorf("%v: got %q", args, errs)
 		}
 	}
 	standby := t.TempDir() // where a standby ran
@@ -140,10 +154,9 @@ func TestTokenUsage(t *testing.T) {
 		os.WriteFile(filepath.Join(standby, "standby", "primary"), []byte("machine-1\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	var refused bytes.Buffer
-	got := Run(t.Context(), []string{"token", "list", "--data", standby}, Streams{nil, &refused, &refused})
-	if got != exitFailed || !strings.Contains(refused.String(), "a standby of the primary on machine-1; run this on the primary") {
-		t.Errorf("in the directory of a standby: got exit status %d, %q", got, &refused)
+	_, refused := expect(t, exitFailed, "token", "list", "--data", standby)
+	if !strings.Contains(refused, "a standby of the primary on machine-1; run this on the primary") {
+		t.Errorf("in the directory of a standby: got %q", refused)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("failed commands created a data directory: %v", err)

@@ -43,9 +43,9 @@ import (
 // issuer is an ACME server in this process: pebble. It resolves every name to 127.0.0.1.
 type issuer struct {
 	t        *testing.T
-	url      string // of the directory
-	rootFile string // the certificate that verifies its server
-	roots    *x509.CertPool
+	url      string         // of the directory
+	ownRoots *x509.CertPool // verify its server
+	roots    *x509.CertPool // verify the certificates that it issues
 	db       *db.MemoryStore
 	ca       *ca.CAImpl
 	resolver string
@@ -78,11 +78,8 @@ func newIssuer(t *testing.T, life time.Duration, ocspURL string) *issuer {
 	server.Config.ErrorLog = quiet
 	t.Cleanup(server.Close)
 	p.url = server.URL + wfe.DirectoryPath
-	p.rootFile = filepath.Join(t.TempDir(), "issuer.pem")
-	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := os.WriteFile(p.rootFile, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	p.ownRoots = x509.NewCertPool()
+	p.ownRoots.AddCert(server.Certificate())
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -162,20 +159,17 @@ func (l *lockedBuffer) String() string {
 // configuration and may be nil.
 func serveDomains(t *testing.T, p *issuer, data string, domains []string, change func(*Config)) *domainService {
 	t.Helper()
-	roots, err := certs.ReadPool(p.rootFile)
-	if err != nil {
-		t.Fatal(err)
-	}
 	d := &domainService{t: t, log: new(lockedBuffer)}
 	s := testConfig(t)
 	s.Dir, s.HTTPListen, s.Domains = data, "127.0.0.1:0", domains
-	s.ACMEEmail, s.ACMECA, s.ACMERoots = "admin@hooks.test", p.url, roots
+	s.ACMEEmail, s.ACMECA, s.ACMERoots = "admin@hooks.test", p.url, p.ownRoots
 	s.Grace = 10 * time.Second
 	s.Logger = slog.New(slog.NewTextHandler(d.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if change != nil {
 		change(s)
 	}
 	s.certificateCheck = 50 * time.Millisecond
+	var err error
 	if d.Server, err = Open(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
@@ -212,10 +206,14 @@ func (d *domainService) logWithoutDebug() string {
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "level=DEBUG") }), "")
 }
 
+func (d *domainService) handshake(name string, protocols ...string) (tls.ConnectionState, error) {
+	return handshake(d.public, name, protocols...)
+}
+
 // handshake performs a TLS handshake without verification and returns the state of the
 // connection. name may be empty.
-func (d *domainService) handshake(name string, protocols ...string) (tls.ConnectionState, error) {
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: harness.Timeout()}, "tcp", d.public.Addr().String(),
+func handshake(l net.Listener, name string, protocols ...string) (tls.ConnectionState, error) {
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: harness.Timeout()}, "tcp", l.Addr().String(),
 		&tls.Config{ServerName: name, InsecureSkipVerify: true, NextProtos: protocols})
 	if err != nil {
 		return tls.ConnectionState{}, err
@@ -530,20 +528,14 @@ func storedLeaves(t *testing.T, files *certificate.Storage) []*x509.Certificate 
 	return all
 }
 
-// copyOf returns a new folder with copies of files.
-func copyOf(t *testing.T, dir string, names ...string) string {
+// copyFiles copies files from one folder to another.
+func copyFiles(t *testing.T, to, from string, names ...string) {
 	t.Helper()
-	copied := t.TempDir()
 	for _, name := range names {
-		b, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(copied, name), b, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(to, name), harness.Read(t, filepath.Join(from, name)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return copied
 }
 
 // TestIssuerDown starts services while the issuer is unreachable: without a certificate, and
@@ -564,7 +556,7 @@ func TestIssuerDown(t *testing.T) {
 	if state, err := d.handshake("hooks.test"); err != nil || state.PeerCertificates[0].DNSNames[0] != certs.LocalName {
 		t.Errorf("without a certificate for the domain: got %v, want the local CA's", err)
 	}
-	_, metrics := scrapeService(t, d)
+	metrics := scrapeService(d)
 	if !strings.Contains(metrics, `webhooks_certificate_failing{name="hooks.test"} 1`) ||
 		!strings.Contains(metrics, `webhooks_certificate_expiry_timestamp_seconds{name="hooks.test"} 0`) {
 		t.Error("the metrics lack the failure")
@@ -582,7 +574,8 @@ func TestIssuerDown(t *testing.T) {
 	d.stop()
 
 	// A restored copy contains only the database and the key.
-	copied := copyOf(t, data, "service.db", "secret.key")
+	copied := t.TempDir()
+	copyFiles(t, copied, data, "service.db", "secret.key")
 	p.stop()
 	d = serveDomains(t, p, copied, []string{"hooks.test"}, nil)
 	if state, err = d.handshake("hooks.test"); err != nil || !state.PeerCertificates[0].Equal(first) {
@@ -623,13 +616,12 @@ func TestIssuerDown(t *testing.T) {
 	}
 }
 
-func scrapeService(t *testing.T, d *domainService) (int, string) {
-	t.Helper()
+func scrapeService(d *domainService) string {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", "https://localhost/metrics", nil)
 	r.RemoteAddr = "127.0.0.1:40000"
 	d.handler.ServeHTTP(w, r)
-	return w.Code, w.Body.String()
+	return w.Body.String()
 }
 
 // TestRenewal checks the renewal of short-lived certificates, including a failed renewal.
@@ -669,7 +661,7 @@ func TestRenewal(t *testing.T) {
 	if !strings.Contains(d.log.String(), "failed to renew a certificate, will retry; using the current one until it expires") {
 		t.Error("the log lacks the failure")
 	}
-	if _, metrics := scrapeService(t, d); !strings.Contains(metrics, `webhooks_certificate_failing{name="hooks.test"} 1`) {
+	if metrics := scrapeService(d); !strings.Contains(metrics, `webhooks_certificate_failing{name="hooks.test"} 1`) {
 		t.Error("the metrics lack the failure")
 	}
 }
@@ -747,11 +739,7 @@ func storedAccount(t *testing.T, d *domainService) acme.Account {
 // deactivate deactivates an account at the issuer.
 func deactivate(t *testing.T, p *issuer, account acme.Account) {
 	t.Helper()
-	roots, err := certs.ReadPool(p.rootFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.ownRoots}}
 	defer transport.CloseIdleConnections()
 	client := &acme.Client{Directory: p.url, HTTPClient: &http.Client{Transport: transport}}
 	if _, err := client.GetAccount(t.Context(), account); err != nil {

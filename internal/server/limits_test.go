@@ -51,18 +51,37 @@ func startService(t *testing.T, s *Config) (svc *Server, address, token string) 
 	return svc, svc.public.Addr().String(), token
 }
 
-// exchange sends raw bytes and returns the response. It keeps the connection open until the
-// test ends.
-func exchange(t *testing.T, address, raw string) (*http.Response, string) {
+// plainService runs a service without TLS until the test ends. It returns its address and a token.
+// change modifies its configuration and may be nil.
+func plainService(t *testing.T, change func(*Config)) (address, token string) {
+	t.Helper()
+	cfg := testConfig(t)
+	cfg.TLS = false
+	if change != nil {
+		change(cfg)
+	}
+	_, address, token = startService(t, cfg)
+	return address, token
+}
+
+// dial connects to an address until the test ends.
+func dial(t *testing.T, address string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return exchangeOver(t, c, raw)
+	t.Cleanup(func() { c.Close() })
+	return c
 }
 
-// exchangeOver is exchange over an open connection.
+// exchange sends raw bytes and returns the response.
+func exchange(t *testing.T, address, raw string) (*http.Response, string) {
+	t.Helper()
+	return exchangeOver(t, dial(t, address), raw)
+}
+
+// exchangeOver is exchange over an open connection, which it keeps open until the test ends.
 func exchangeOver(t *testing.T, c net.Conn, raw string) (*http.Response, string) {
 	t.Helper()
 	t.Cleanup(func() { c.Close() })
@@ -122,15 +141,11 @@ func TestRequestTimeouts(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		ctx, stop := context.WithCancel(t.Context())
-		local := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		listener, stop := servePipes(t, cfg.RequestTimeout, func(w http.ResponseWriter, r *http.Request) {
 			r.RemoteAddr = "127.0.0.1:1" // loopback may send a token without TLS
 			s.handler.ServeHTTP(w, r)
 		})
-		listener := pipeListener{make(chan net.Conn), make(chan struct{})}
-		ended := make(chan error, 1)
-		go func() { ended <- Serve(ctx, newHTTPServer(local, cfg.RequestTimeout), listener, time.Second) }()
-		_, token, err := storetest.CreateToken(ctx, s.store, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
+		_, token, err := storetest.CreateToken(t.Context(), s.store, webhook.NewToken{ProgramID: "acme", UserID: "ada", Scopes: webhook.Scopes()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,17 +171,12 @@ func TestRequestTimeouts(t *testing.T) {
 			}
 		}
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
 	})
 }
 
 // TestServerLimits exceeds every other limit of the server with raw requests.
 func TestServerLimits(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.TLS, cfg.RateLimit = false, 20
-	_, address, token := startService(t, cfg)
+	address, token := plainService(t, func(cfg *Config) { cfg.RateLimit = 20 })
 	head := func(method, path string, more ...string) string { return rawHead(token, method, path, more...) }
 	for _, test := range []limitedRequest{
 		{"a Content-Length that is too large",
@@ -202,9 +212,7 @@ func TestServerLimits(t *testing.T) {
 // TestResponsesOfNetHTTP checks the errors that net/http itself responds with. The API
 // reference lists them.
 func TestResponsesOfNetHTTP(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.TLS = false
-	_, address, token := startService(t, cfg)
+	address, token := plainService(t, nil)
 	head := func(method, path string, more ...string) string { return rawHead(token, method, path, more...) }
 	for _, test := range []struct {
 		raw    string
@@ -290,9 +298,7 @@ func TestLimitsOverHTTP2(t *testing.T) {
 // TestRequestSmuggling checks that a request with two lengths cannot hide a second request in
 // its body, whichever length a proxy uses.
 func TestRequestSmuggling(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.TLS = false
-	_, address, token := startService(t, cfg)
+	address, token := plainService(t, nil)
 	const hidden = "GET /healthz HTTP/1.1\nHost: h\n\n"
 	head := "POST /v2/events HTTP/1.1\nHost: h\nContent-Type: application/json\nAuthorization: Bearer " + token + "\n"
 	for _, headers := range []string{
@@ -301,11 +307,7 @@ func TestRequestSmuggling(t *testing.T) {
 		"Transfer-Encoding: chunked, identity\nContent-Length: 5\n",
 		"Transfer-Encoding : chunked\nContent-Length: 5\n", "Content-Length: +5\n", "Content-Length: 5, 5\n",
 	} {
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
+		c := dial(t, address)
 		c.SetDeadline(time.Now().Add(harness.Timeout())) // in case the server does not close it
 		if _, err := io.WriteString(c, strings.ReplaceAll(head+headers+"\n0\n\n"+hidden, "\n", "\r\n")); err != nil {
 			t.Fatal(err)
@@ -320,10 +322,8 @@ func TestRequestSmuggling(t *testing.T) {
 // TestEarlyResponse checks that a client that reads the response only after sending the whole body
 // receives the response.
 func TestEarlyResponse(t *testing.T) {
-	cfg := testConfig(t)
-	cfg.TLS = false
-	cfg.RequestTimeout = time.Hour // a busy machine may take longer than the default for 20 MB
-	_, address, token := startService(t, cfg)
+	// A busy machine may take longer than the default for 20 MB.
+	address, token := plainService(t, func(cfg *Config) { cfg.RequestTimeout = time.Hour })
 	post := func(media, length string) string {
 		text := "POST /v2/events HTTP/1.1\nHost: h\nAuthorization: Bearer " + token + "\nContent-Type: " + media + "\n" + length + "\n\n"
 		return strings.ReplaceAll(text, "\n", "\r\n")
@@ -340,10 +340,7 @@ func TestEarlyResponse(t *testing.T) {
 			post("application/x-ndjson", "Transfer-Encoding: chunked") + strings.Repeat(chunk, 306) + "0\r\n\r\n", 400},
 		{"another media type", post("text/plain", "Content-Length: 6000000") + strings.Repeat("x", 6000000), 415},
 	} {
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := dial(t, address)
 		if _, err := io.WriteString(c, test.raw); err != nil {
 			t.Errorf("%s: the server closed the connection: %v", test.name, err)
 		} else if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
@@ -495,14 +492,10 @@ const slowRequestTimeout = 30 * time.Second
 func cutOff(t *testing.T, name string, after time.Duration, client func(net.Conn)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			l, stop := servePipes(t, slowRequestTimeout, func(w http.ResponseWriter, r *http.Request) {
 				io.Copy(io.Discard, r.Body)
 				w.Write(make([]byte, 100_000))
 			})
-			l := pipeListener{make(chan net.Conn), make(chan struct{})}
-			ended := make(chan error, 1)
-			go func() { ended <- Serve(ctx, newHTTPServer(handler, slowRequestTimeout), l, time.Second) }()
 			c := l.dial()
 			begun := time.Now()
 			client(c)
@@ -510,12 +503,23 @@ func cutOff(t *testing.T, name string, after time.Duration, client func(net.Conn
 				t.Errorf("got a closed connection after %s, want %s", took, after)
 			}
 			c.Close()
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			stop()
 		})
 	})
+}
+
+// servePipes serves in-memory connections in a bubble until stop is called.
+func servePipes(t *testing.T, timeout time.Duration, handler http.HandlerFunc) (l pipeListener, stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l = pipeListener{make(chan net.Conn), make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, newHTTPServer(handler, timeout), l, time.Second) }()
+	return l, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestConnectionLimits(t *testing.T) {
@@ -527,15 +531,7 @@ func TestConnectionLimits(t *testing.T) {
 	// The limit of 1 per network does not apply to loopback.
 	l := newLimitedListener(inner, 3, 1, nil, slog.New(slog.NewTextHandler(&logged, nil)))
 	defer l.Close()
-	dial := func() net.Conn {
-		t.Helper()
-		c, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
+	dial := func() net.Conn { t.Helper(); return dial(t, inner.Addr().String()) }
 	accept := func() net.Conn {
 		t.Helper()
 		c, err := l.Accept()

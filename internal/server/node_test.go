@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -159,28 +158,10 @@ func TestStandbyFiles(t *testing.T) {
 	other := strings.ReplaceAll(schema, "order_shipped", "order_deleted")
 	write(cfg.Dir, "order_shipped.json", schema)
 	write(cfg.Dir, "order_deleted.json", other)
-	s, err := Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
+	startService(t, cfg)
 	two := testConfig(t)
 	two.Replica, two.Lease = bucket.replica(t, two.Dir), MinLease
-	key, err := os.ReadFile(filepath.Join(cfg.Dir, "secret.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(two.Dir, "secret.key"), key, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	copyFiles(t, two.Dir, cfg.Dir, "secret.key")
 	write(two.Dir, "order_own.json", strings.ReplaceAll(schema, "order_shipped", "order_own")) // files of this node alone are no difference
 	b := followAsNode(t, two)
 	harness.WaitFor(t, "a copy", b.data.HasCopy)
@@ -193,12 +174,7 @@ func TestStandbyFiles(t *testing.T) {
 		{func() { write(two.Dir, "order_deleted.json", other+"\n") }, "copy event_types/order_deleted.json", "ca.pem"},
 		{func() { write(two.Dir, "order_deleted.json", "{") }, "order_deleted.json", ""},
 		{func() { write(two.Dir, "order_deleted.json", other) }, "", "ca.pem"},
-		{func() {
-			ca, err := os.ReadFile(filepath.Join(cfg.Dir, certs.CAFile))
-			if err := errors.Join(err, os.WriteFile(filepath.Join(two.Dir, certs.CAFile), ca, 0o600)); err != nil {
-				t.Fatal(err)
-			}
-		}, "", ""},
+		{func() { copyFiles(t, two.Dir, cfg.Dir, certs.CAFile) }, "", ""},
 	} {
 		step.change()
 		if err := b.prove(t.Context()); err != nil {
@@ -235,24 +211,16 @@ func TestStandbyCertificate(t *testing.T) {
 	b := followAsNode(t, cfg)
 	dial := func(name string) tls.ConnectionState {
 		t.Helper()
-		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: harness.Timeout()}, "tcp", b.public.Addr().String(),
-			&tls.Config{ServerName: name, InsecureSkipVerify: true})
+		state, err := handshake(b.public, name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
-		return conn.ConnectionState()
+		return state
 	}
 	if leaf := dial("hooks.test").PeerCertificates[0]; !strings.Contains(leaf.Issuer.CommonName, "local CA") {
 		t.Errorf("without the key: got a certificate of %s, want one of the local CA", leaf.Issuer)
 	}
-	key, err := os.ReadFile(filepath.Join(primary.cfg.Dir, "secret.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(cfg.Dir, "secret.key"), key, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	copyFiles(t, cfg.Dir, primary.cfg.Dir, "secret.key")
 	want, err := primary.handshake("hooks.test")
 	if err != nil {
 		t.Fatal(err)

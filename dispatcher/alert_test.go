@@ -109,10 +109,7 @@ func TestAlerts(t *testing.T) {
 		w.publish("content_updated")
 		time.Sleep(3 * time.Hour)
 		failing.Store(true)
-		for range 10 {
-			w.publish("content_updated")
-			time.Sleep(20 * time.Minute)
-		}
+		w.publishEvery(20*time.Minute, 10, "content_updated")
 		time.Sleep(10 * time.Hour)
 		if got, want := operator.names(), []string{"subscription_failing",
 			"subscription_recovered", "subscription_failing", "subscription_disabled"}; !slices.Equal(got, want) {
@@ -161,10 +158,7 @@ func TestAlertChannels(t *testing.T) {
 		inside := w.channel(webhook.ChannelSlack, "http://169.254.169.254/")
 		email := w.channel(webhook.ChannelEmail, "")
 		w.subscribe(w.subscriber(respondWith(500)), nil)
-		for range 3 {
-			w.publish("content_updated")
-			time.Sleep(time.Minute)
-		}
+		w.publishEvery(time.Minute, 3, "content_updated")
 		mu.Lock()
 		defer mu.Unlock()
 		if len(bodies["webhook"]) != 1 || !strings.Contains(bodies["webhook"][0], `"name":"subscription_failing"`) ||
@@ -197,10 +191,7 @@ func TestAlertsAreNotRecursive(t *testing.T) {
 	runInBubble(t, cfg, func(w *testbed) {
 		operator := w.subscriber(respondWith(500))
 		w.subscribe(w.subscriber(respondWith(500)), nil)
-		for range 3 {
-			w.publish("content_updated")
-			time.Sleep(time.Minute)
-		}
+		w.publishEvery(time.Minute, 3, "content_updated")
 		time.Sleep(24 * time.Hour)
 		if n := len(operator.all()); n != webhook.MaxAttempts {
 			t.Errorf("got %d requests at the operator's server, want %d", n, webhook.MaxAttempts)

@@ -53,9 +53,7 @@ func TestMaxEvents(t *testing.T) {
 		r := w.subscriber(func(int, http.ResponseWriter, *http.Request) { <-release })
 		sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.MaxEvents = new(2) })
 		release <- struct{}{} // the ping
-		for range 20 {
-			w.publish("content_updated")
-		}
+		w.publishN(20, "content_updated")
 		release <- struct{}{}
 		for _, limit := range []int{3, 1000, 1, 0} {
 			synctest.Wait()

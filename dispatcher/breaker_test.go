@@ -108,23 +108,16 @@ func rejectFor10Minutes(w *testbed, ordered bool) {
 	broken := statusSwitch{code: http.StatusUnauthorized}
 	r := w.receiver(broken.status)
 	sub := w.subscribe(r.subscriber, func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
-	var published []string
-	publish := func(seconds int) {
-		for range seconds {
-			published = append(published, w.publish("content_updated"))
-			time.Sleep(time.Second)
-		}
-	}
-	publish(10)
+	published := w.publishEvery(time.Second, 10, "content_updated")
 	broken.Store(true)
 	start := time.Now()
-	publish(600)
+	published = append(published, w.publishEvery(time.Second, 600, "content_updated")...)
 	if got := w.get(sub); got.Status != webhook.HealthFailing || got.FailingReason != webhook.FailingRejecting ||
 		got.NextProbeAt.Before(time.Now()) || got.FailingSince.Sub(start) > 5*time.Second {
 		t.Errorf("ordered %t: got %+v after 10 min, want rejecting since the first 5s, with a next probe", ordered, got)
 	}
 	broken.Store(false)
-	publish(400)
+	published = append(published, w.publishEvery(time.Second, 400, "content_updated")...)
 	w.health(sub)
 	if len(r.rejected) > 5 {
 		t.Errorf("ordered %t: got %d failed events, want at most 5", ordered, len(r.rejected))
@@ -150,10 +143,7 @@ func TestBreakerWithManyInFlight(t *testing.T) {
 		sub := w.subscribe(r.subscriber, nil)
 		time.Sleep(10 * time.Second)
 		broken.Store(true)
-		for range 400 {
-			w.publish("content_updated")
-			time.Sleep(25 * time.Millisecond)
-		}
+		w.publishEvery(25*time.Millisecond, 400, "content_updated")
 		if got := w.health(sub); got != webhook.HealthFailing || len(r.rejected) > 12 {
 			t.Errorf("got status %s and %d failed events, want failing and at most 12", got, len(r.rejected))
 		}
@@ -272,10 +262,7 @@ func TestBreakerWhenPingsAreAccepted(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		r := w.receiver(acceptsPings)
 		sub := w.subscribe(r.subscriber, nil)
-		for range 1800 {
-			w.publish("content_updated")
-			time.Sleep(time.Second)
-		}
+		w.publishEvery(time.Second, 1800, "content_updated")
 		w.health(sub)
 		for i, p := range r.rejected {
 			if len(p.ids) > 1 {
@@ -335,9 +322,7 @@ func TestBreakerProbesSendNoBatches(t *testing.T) {
 		broken.Store(true)
 		const published = 6 * 360 * 3
 		for range published / 3 {
-			for range 3 {
-				w.publish("content_updated")
-			}
+			w.publishN(3, "content_updated")
 			time.Sleep(10 * time.Second)
 		}
 		seen := make(map[string]bool)
@@ -425,10 +410,7 @@ func TestProbe(t *testing.T) {
 		}
 		probe := func(want int) []string { t.Helper(); return w.wantProbe(r, sub, want) }
 		set(http.StatusTooManyRequests)
-		for range 5 {
-			w.publish("content_updated")
-			time.Sleep(2 * time.Hour)
-		}
+		w.publishEvery(2*time.Hour, 5, "content_updated")
 		w.wantHealth(sub, webhook.HealthFailing, "after five events")
 		if names := probe(http.StatusTooManyRequests); !slices.Equal(names, []string{webhook.EventPing}) {
 			t.Errorf("nothing waiting: got a probe with %v, want a ping", names)
@@ -479,10 +461,7 @@ func TestProbeOfDeletedSubscription(t *testing.T) {
 	runInBubble(t, breakerConfig(), func(w *testbed) {
 		r := w.receiver(func([]string) int { return http.StatusNotFound })
 		sub := w.subscribe(r.subscriber, nil)
-		for range 6 {
-			w.publish("content_updated")
-			time.Sleep(time.Second)
-		}
+		w.publishEvery(time.Second, 6, "content_updated")
 		w.wantHealth(sub, webhook.HealthFailing, "after six events")
 		subs := w.d.store.Subscriptions()
 		var refused *webhook.Error
@@ -513,10 +492,7 @@ func TestBreakerPausesRedeliveries(t *testing.T) {
 		start := time.Now()
 		w.publish("content_updated")
 		broken.Store(true)
-		for range 5 {
-			w.publish("content_updated")
-			time.Sleep(time.Second)
-		}
+		w.publishEvery(time.Second, 5, "content_updated")
 		w.wantHealth(sub, webhook.HealthFailing, "after five rejections")
 		for _, p := range r.rejected {
 			w.redeliver(sub, p.delivery)

@@ -274,6 +274,24 @@ func (r *subscriber) posts() []receivedRequest {
 	return got
 }
 
+// wantPosts checks the number of requests received so far, excluding pings.
+func (r *subscriber) wantPosts(t *testing.T, want int, when string) {
+	t.Helper()
+	if got := len(r.posts()); got != want {
+		t.Errorf("got %d requests %s, want %d", got, when, want)
+	}
+}
+
+// wantImmediate publishes an event, and checks that a receiver gets it immediately.
+func (w *testbed) wantImmediate(r *subscriber) {
+	w.t.Helper()
+	at, before := time.Now(), len(r.posts())
+	w.publish("content_updated")
+	if got := r.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
+		w.t.Errorf("got no immediate delivery to %s", r.url)
+	}
+}
+
 func (r *subscriber) pings() int { return len(r.all()) - len(r.posts()) }
 
 func (r *subscriber) all() []receivedRequest {
@@ -324,6 +342,25 @@ func (w *testbed) update(sub webhook.Subscription, f *webhook.SubscriptionFields
 func (w *testbed) publish(name string) string {
 	w.t.Helper()
 	return w.publishOfSize(name, 0)
+}
+
+// publishN publishes n events with the names in turn, and returns their IDs.
+func (w *testbed) publishN(n int, names ...string) (ids []string) {
+	w.t.Helper()
+	for i := range n {
+		ids = append(ids, w.publish(names[i%len(names)]))
+	}
+	return ids
+}
+
+// publishEvery publishes n events, and lets time pass after each.
+func (w *testbed) publishEvery(pause time.Duration, n int, name string) (ids []string) {
+	w.t.Helper()
+	for range n {
+		ids = append(ids, w.publish(name))
+		time.Sleep(pause)
+	}
+	return ids
 }
 
 // publishOfSize publishes an event with a field of size bytes.
@@ -581,13 +618,8 @@ func TestBatchWindow(t *testing.T) {
 		r := w.subscriber(nil)
 		w.subscribe(r, nil)
 		start := time.Now()
-		for range 5 {
-			w.publish("content_updated")
-			time.Sleep(100 * time.Millisecond)
-		}
-		if got := r.posts(); len(got) != 0 {
-			t.Fatalf("got %d requests before the window ended, want 0", len(got))
-		}
+		w.publishEvery(100*time.Millisecond, 5, "content_updated")
+		r.wantPosts(t, 0, "before the window ended")
 		time.Sleep(time.Second)
 		got := r.posts()
 		if len(got) != 1 || len(got[0].ids) != 5 || got[0].at.Sub(start) != time.Second {
@@ -604,9 +636,7 @@ func TestSlots(t *testing.T) {
 		w.subscribe(other, func(f *webhook.SubscriptionFields) { f.MaxInFlight = new(1) })
 		w.subscribe(healthy, nil)
 		start := time.Now()
-		for range 20 {
-			w.publish("content_updated")
-		}
+		w.publishN(20, "content_updated")
 		if got := healthy.posts(); len(got) != 20 || !got[19].at.Equal(start) {
 			t.Errorf("got %d requests at the healthy receiver, want 20 immediately", len(got))
 		}
@@ -660,9 +690,7 @@ func TestTotalLimitIsSharedFairly(t *testing.T) {
 		w.subscribe(a, nil)
 		w.subscribe(b, nil)
 		time.Sleep(time.Second)
-		for range 40 {
-			w.publish("content_updated")
-		}
+		w.publishN(40, "content_updated")
 		time.Sleep(10*time.Second + time.Millisecond)
 		// Four per second, in turn: the first subscription has no lasting advantage.
 		na, nb := len(a.posts()), len(b.posts())
@@ -688,9 +716,7 @@ func TestHangingReceiversLeaveSlots(t *testing.T) {
 			}
 			healthy := w.subscriber(nil)
 			w.subscribeIn("p", healthy, "content_deleted")
-			for range 50 {
-				w.publish("content_updated")
-			}
+			w.publishN(50, "content_updated")
 			synctest.Wait()
 			if n > 64 {
 				time.Sleep(w.d.cfg.AttemptTimeout + time.Second)
@@ -740,9 +766,7 @@ func TestInlineDeliveryWhenShareIsFull(t *testing.T) {
 		w.subscribeIn("p", w.subscriber(hang), "content_deleted")
 		r := w.subscriber(nil)
 		w.subscribeIn("p", r, "content_updated")
-		for range 17 {
-			w.publish("content_deleted")
-		}
+		w.publishN(17, "content_deleted")
 		synctest.Wait()
 		w.d.mu.Lock()
 		if n := w.d.programs["p"].waiting[store.SlotSlow].Len(); n != 1 || w.d.credits.Taken() != 14 {
@@ -773,10 +797,8 @@ func TestRetryIsNotStarved(t *testing.T) {
 			if got := once.posts(); len(got) != 1 {
 				t.Fatalf("%d slots: got %d requests, want the first attempt immediately", n, len(got))
 			}
-			for range 60 { // for three minutes
-				w.publish("content_updated")
-			}
-			time.Sleep(35 * time.Second) // until it is due and its turn comes
+			w.publishN(60, "content_updated") // for three minutes
+			time.Sleep(35 * time.Second)      // until it is due and its turn comes
 			if got := once.posts(); len(got) != 2 {
 				t.Errorf("%d slots: got %d requests, want the second attempt too", n, len(got))
 			}
@@ -797,16 +819,11 @@ func TestHangingReceiversLeaveSeveralSlots(t *testing.T) {
 			time.Sleep(time.Second)
 			w.publish("content_published")
 			time.Sleep(time.Second)
-			for range 50 {
-				w.publish("content_updated")
-			}
+			w.publishN(50, "content_updated")
 			time.Sleep(2*w.d.cfg.AttemptTimeout + time.Second) // until all first attempts have timed out
 			const every = 25 * time.Millisecond                // so four are open at a time
 			start := time.Now()
-			for range 800 {
-				w.publish("content_published")
-				time.Sleep(every)
-			}
+			w.publishEvery(every, 800, "content_published")
 			got := healthy.posts()[1:]
 			if len(got) != 800 {
 				t.Errorf("%d receivers hang: got %d requests, want 800", n, len(got))
@@ -833,9 +850,7 @@ func TestPauseAndResume(t *testing.T) {
 		w.update(sub, &webhook.SubscriptionFields{Active: new(false)})
 		w.publish("content_updated")
 		time.Sleep(time.Hour)
-		if got := r.posts(); len(got) != 1 {
-			t.Errorf("got %d requests while the subscription is paused, want 0", len(got)-1)
-		}
+		r.wantPosts(t, 1, "while the subscription is paused")
 		w.update(sub, &webhook.SubscriptionFields{Active: new(true)})
 		last := w.publish("content_updated")
 		got := r.posts()
@@ -868,9 +883,7 @@ func TestNothingIsSentAfterDeletion(t *testing.T) {
 		}
 		w.publish("content_updated")
 		time.Sleep(24 * time.Hour)
-		if got := r.posts(); len(got) != before {
-			t.Errorf("got %d requests after the deletion, want 0", len(got)-before)
-		}
+		r.wantPosts(t, before, "after the deletion")
 	})
 }
 
@@ -901,9 +914,7 @@ func TestOrderedContinuesAfterCancel(t *testing.T) {
 		r := w.subscriber(respondWith(200, 500, 200))
 		sub := w.subscribe(r, inOrder)
 		first, second := w.publish("content_updated"), w.publish("content_updated")
-		if got := r.posts(); len(got) != 1 {
-			t.Fatalf("got %d deliveries before the cancellation, want 1", len(got))
-		}
+		r.wantPosts(t, 1, "before the cancellation")
 		began := time.Now()
 		if err := storetest.Cancel(context.Background(), w.d.store, "p", sub.ID, r.requests[1].delivery); err != nil {
 			t.Fatal(err)
@@ -913,9 +924,7 @@ func TestOrderedContinuesAfterCancel(t *testing.T) {
 			t.Errorf("got %+v, want the second event immediately", got)
 		}
 		time.Sleep(24 * time.Hour)
-		if got := r.posts(); len(got) != 2 {
-			t.Errorf("got %+v, want no retry of the cancelled delivery", got)
-		}
+		r.wantPosts(t, 2, "after a day: the cancelled delivery is not retried")
 	})
 }
 
@@ -968,9 +977,7 @@ func TestCrashLoop(t *testing.T) {
 			}
 		})
 		sub := w.subscribe(r, nil)
-		for range 8 {
-			w.publish("content_updated")
-		}
+		w.publishN(8, "content_updated")
 		for crash := range 5 {
 			time.Sleep(2 * time.Second)
 			w.crash()
@@ -1026,10 +1033,7 @@ func TestShutdown(t *testing.T) {
 // A replay runs in addition to new events, continues after a crash, and completes.
 func TestReplay(t *testing.T) {
 	runInBubble(t, Config{BatchSize: 2, MaxInFlight: 1, Grace: time.Millisecond}, func(w *testbed) {
-		var want []string
-		for range 5 {
-			want = append(want, w.publish("content_updated"))
-		}
+		want := w.publishN(5, "content_updated")
 		r := w.subscriber(func(n int, _ http.ResponseWriter, _ *http.Request) { time.Sleep(time.Second) })
 		sub := w.subscribe(r, nil)
 		time.Sleep(time.Second)
@@ -1092,19 +1096,14 @@ func TestHealth(t *testing.T) {
 		healthy := w.subscriber(nil)
 		sub := w.subscribe(r, nil)
 		w.subscribe(healthy, nil)
-		for range 12 {
-			w.publish("content_updated")
-			time.Sleep(time.Second)
-		}
+		w.publishEvery(time.Second, 12, "content_updated")
 		w.wantHealth(sub, webhook.HealthHealthy, "after 12s of failures")
 		time.Sleep(time.Minute)
 		w.publish("content_updated")
 		w.wantHealth(sub, webhook.HealthFailing, "after 1m of failures")
 		before := len(r.posts())
 		const backlog = 40
-		for range backlog {
-			w.publish("content_updated")
-		}
+		w.publishN(backlog, "content_updated")
 		probes := func(when string, least, most int) {
 			t.Helper()
 			if n := len(r.posts()) - before; n < least || n > most {
@@ -1122,9 +1121,7 @@ func TestHealth(t *testing.T) {
 		if r.pings() != pings+1 {
 			t.Error("no ping was sent to the failing subscription")
 		}
-		if n := len(healthy.posts()); n != 13+backlog {
-			t.Errorf("got %d events at the healthy subscription, want %d", n, 13+backlog)
-		}
+		healthy.wantPosts(t, 13+backlog, "at the healthy subscription")
 		w.crash()
 		w.wantHealth(sub, webhook.HealthFailing, "after a restart")
 		broken.Store(false)
@@ -1142,10 +1139,7 @@ func TestDisableAfter(t *testing.T) {
 		broken.Store(true)
 		r := w.subscriber(broken.respond)
 		sub := w.subscribe(r, nil)
-		for range 30 {
-			w.publish("content_updated")
-			time.Sleep(5 * time.Minute)
-		}
+		w.publishEvery(5*time.Minute, 30, "content_updated")
 		if got := w.get(sub); got.Status != webhook.HealthDisabled || got.Active || got.DisabledReason == "" {
 			t.Errorf("got %+v after hours of failures, want it disabled and inactive", got)
 		}
@@ -1181,9 +1175,7 @@ func TestRetriesDueTogether(t *testing.T) {
 		sub := w.subscribe(r, nil)
 		time.Sleep(time.Minute)
 		down.Store(true)
-		for range 8 {
-			w.publish("content_updated")
-		}
+		w.publishN(8, "content_updated")
 		synctest.Wait()
 		w.update(sub, &webhook.SubscriptionFields{Active: new(false)})
 		down.Store(false)
@@ -1219,13 +1211,9 @@ func TestClockSetBack(t *testing.T) {
 		}
 		w.redeliver(sub, first)
 		w.publish("content_updated")
-		if n := len(r.posts()); n != 2 {
-			t.Errorf("got %d deliveries, want 2: the redelivery and the new event", n)
-		}
+		r.wantPosts(t, 2, "for the redelivery and the new event")
 		w.replay(sub, time.Now().Add(-time.Hour), webhook.ReplayAll)
-		if n := len(r.posts()); n != 3 {
-			t.Errorf("got %d deliveries, want 3, including the replay", n)
-		}
+		r.wantPosts(t, 3, "including the replay")
 	})
 }
 
@@ -1256,15 +1244,11 @@ func clockJumps(t *testing.T, jump time.Duration) {
 			t.Error(err)
 		}
 		start := time.Now()
-		for range 8 {
-			w.publish("content_updated")
-		}
+		w.publishN(8, "content_updated")
 		wantPosts := func(after time.Duration, n int) {
 			t.Helper()
 			time.Sleep(time.Until(start.Add(after)))
-			if got := r.posts(); len(got) != n {
-				t.Errorf("got %d requests %s after the start, want %d", len(got), after, n)
-			}
+			r.wantPosts(t, n, after.String()+" after the start")
 		}
 		wantPosts(0, 8)
 		time.Sleep(2 * time.Second)
@@ -1272,9 +1256,7 @@ func clockJumps(t *testing.T, jump time.Duration) {
 		// New events are sent immediately, even right after a jump that the store
 		// has not seen.
 		w.publish("content_deleted")
-		if n := len(good.posts()); n != 1 {
-			t.Errorf("got %d requests for the new event, want 1", n)
-		}
+		good.wantPosts(t, 1, "for the new event")
 		wantPosts(4*time.Second+999*time.Millisecond, 8)
 		wantPosts(5*time.Second, 16)
 		wantPosts(5*time.Minute+4*time.Second, 16)
@@ -1319,9 +1301,7 @@ func TestUnusableRecordSuspendsOnlyItsQueue(t *testing.T) {
 		w.d.mu.Lock()
 		until := w.d.pauseClaims(q, sub.ID, errors.New("event is missing"))
 		w.d.mu.Unlock()
-		for range 10 {
-			w.publish("content_deleted")
-		}
+		w.publishN(10, "content_deleted")
 		if n := len(good.posts()) - before; n == 0 || !slices.Contains(good.posts()[len(good.posts())-1].names, "content_deleted") {
 			t.Error("got no immediate delivery to the healthy subscription")
 		}
@@ -1345,14 +1325,8 @@ func TestUnusableSubscriptionBlocksOnlyItself(t *testing.T) {
 		w.start()
 		check := func(n int) {
 			t.Helper()
-			at, before := time.Now(), len(good.posts())
-			w.publish("content_updated")
-			if got := good.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
-				t.Error("got no immediate delivery to the healthy subscription")
-			}
-			if got := len(bad.posts()); got != n {
-				t.Errorf("got %d requests to the unusable subscription, want %d", got, n)
-			}
+			w.wantImmediate(good)
+			bad.wantPosts(t, n, "to the unusable subscription")
 		}
 		check(0)
 		time.Sleep(5 * time.Second)
@@ -1423,12 +1397,8 @@ func TestUnstorableResultBlocksOnlyItsQueue(t *testing.T) {
 			w.d.attempt(ctx, q, &store.Claim{ID: "d", SubscriptionID: sub.ID, ProgramID: sub.ProgramID, Number: 1, Revision: q.Revision}, nil)
 		}()
 		synctest.Wait()
-		for i := range 5 {
-			at, before := time.Now(), len(good.posts())
-			w.publish("content_deleted")
-			if got := good.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
-				t.Errorf("after %ds: got no immediate delivery to the healthy subscription", i)
-			}
+		for range 5 {
+			w.wantImmediate(good)
 			time.Sleep(time.Second)
 		}
 		select {

@@ -75,9 +75,7 @@ func eraseProgram(w *testbed, crash bool) {
 			t.Errorf("receiver %d of the erased program got %d requests after the commit", i, got-before[i])
 		}
 	}
-	if got := len(kept.posts()); got != webhook.MaxAttempts {
-		t.Errorf("the other program: %d attempts, want %d", got, webhook.MaxAttempts)
-	}
+	kept.wantPosts(t, webhook.MaxAttempts, "of the other program")
 	if s.Programs().Hidden("q") {
 		t.Error("the program is not erased")
 	}

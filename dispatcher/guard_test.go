@@ -33,10 +33,7 @@ func testEveryPath(t *testing.T, guarded bool) {
 		}
 		failing, retried, well := w.subscriber(respondWith(502)), w.subscriber(respondWith(200, 502)), w.subscriber(nil)
 		failingSub, _, wellSub := w.subscribe(failing, nil), w.subscribe(retried, nil), w.subscribe(well, nil)
-		for range 3 {
-			w.publish("content_deleted")
-			time.Sleep(webhook.FailingOver / 2)
-		}
+		w.publishEvery(webhook.FailingOver/2, 3, "content_deleted")
 		if status := w.health(failingSub); status != webhook.HealthFailing || alerts.Load() == 0 {
 			t.Fatalf("got status %s and %d alerts, want failing and at least 1", status, alerts.Load())
 		}

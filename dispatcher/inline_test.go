@@ -18,15 +18,11 @@ func TestInlineDeliveryFailureIsRetried(t *testing.T) {
 		w.alter("CREATE TRIGGER broken BEFORE INSERT ON delivery_events BEGIN SELECT RAISE(ABORT, 'broken'); END")
 		w.publish("content_updated")
 		synctest.Wait()
-		if n := len(r.posts()); n != before {
-			t.Errorf("got %d requests, want %d", n, before)
-		}
+		r.wantPosts(t, before, "while deliveries cannot be stored")
 		w.alter("DROP TRIGGER broken")
 		time.Sleep(suspendTime + time.Second)
 		synctest.Wait()
-		if n := len(r.posts()); n != before+1 {
-			t.Errorf("got %d requests after the suspension, want %d", n, before+1)
-		}
+		r.wantPosts(t, before+1, "after the suspension")
 		w.d.mu.Lock()
 		if w.d.credits.Taken() != 0 {
 			t.Errorf("got %d slots in use, want 0", w.d.credits.Taken())

@@ -81,9 +81,7 @@ func TestLeaseEnds(t *testing.T) {
 		// A connection that was idle when the lease ended is not reused.
 		w.publish("content_updated")
 		synctest.Wait()
-		if n := len(well.posts()); n != 2 {
-			t.Errorf("got %d requests, want 2", n)
-		}
+		well.wantPosts(t, 2, "with the lease")
 	})
 }
 

@@ -70,9 +70,7 @@ func TestMetrics(t *testing.T) {
 			`webhooks_backlog_age_seconds{program="p"} 0`)
 
 		bad := w.subscribeIn("p", w.subscriber(respondWith(200, 503)), "content_archived")
-		for range 3 {
-			w.publish("content_archived") // 2 to 4
-		}
+		w.publishN(3, "content_archived")         // 2 to 4
 		time.Sleep(5*time.Minute + 5*time.Second) // two retries each
 		wantMetrics(t, "after failures", registry,
 			`webhooks_attempts_total{answer="5xx",result="retryable"} 9`,
@@ -87,10 +85,7 @@ func TestMetrics(t *testing.T) {
 
 		w.publish("content_updated") // 5: not selected by the failing subscription
 		time.Sleep(time.Second)
-		for range 4 {
-			w.publish("content_archived") // 6 to 9
-			time.Sleep(500 * time.Millisecond)
-		}
+		w.publishEvery(500*time.Millisecond, 4, "content_archived") // 6 to 9
 		wantMetrics(t, "while it is failing", registry,
 			`webhooks_backlog_subscriptions{program="p"} 1`,
 			`webhooks_backlog_distance_events{program="p"} 5`,

@@ -114,10 +114,7 @@ func testPace(w *testbed, limiter func(time.Time) bool, latency time.Duration, b
 	if testing.Short() {
 		seconds = 40
 	}
-	for range seconds * 50 {
-		w.publish("content_updated")
-		time.Sleep(20 * time.Millisecond)
-	}
+	w.publishEvery(20*time.Millisecond, seconds*50, "content_updated")
 	w.health(sub)
 	count := func(posts []receivedRequest) (n int) {
 		for _, p := range posts {
@@ -150,10 +147,7 @@ func TestPaceAdaptsToLowerLimit(t *testing.T) {
 		r := w.receiver(limited(http.StatusTooManyRequests, limiter(func() float64 { return limit })))
 		sub := w.subscribe(r.subscriber, nil)
 		publish := func(seconds int) {
-			for range seconds * 60 {
-				w.publish("content_updated")
-				time.Sleep(time.Second / 60)
-			}
+			w.publishEvery(time.Second/60, seconds*60, "content_updated")
 			w.health(sub)
 		}
 		publish(60)
@@ -205,9 +199,7 @@ func TestPaceAfterOneThrottle(t *testing.T) {
 					return len(r.accepted)
 				}
 				before := accepted()
-				for range 500 {
-					w.publish("content_updated")
-				}
+				w.publishN(500, "content_updated")
 				time.Sleep(time.Minute)
 				if n := accepted() - before; n < tt.least || n > tt.most {
 					t.Errorf("got %d of 500 events in a minute, want %d to %d", n, tt.least, tt.most)
@@ -225,10 +217,7 @@ func TestPaceFinds503Limit(t *testing.T) {
 		sub := w.subscribe(r.subscriber, nil)
 		publish := func(seconds int) (accepted, rejected int) {
 			accepted, rejected = len(r.accepted), len(r.rejected)
-			for range seconds * 20 {
-				w.publish("content_updated")
-				time.Sleep(50 * time.Millisecond)
-			}
+			w.publishEvery(50*time.Millisecond, seconds*20, "content_updated")
 			w.health(sub)
 			return len(r.accepted) - accepted, len(r.rejected) - rejected
 		}
@@ -258,9 +247,7 @@ func testMaxPerSecond(w *testbed, limit float64) {
 	sub := w.subscribe(r, func(f *webhook.SubscriptionFields) { f.MaxPerSecond = &limit })
 	start := time.Now()
 	const seconds = 40
-	for range int(seconds * limit) {
-		w.publish("content_updated")
-	}
+	w.publishN(int(seconds*limit), "content_updated")
 	for range 8 {
 		go w.d.store.Subscriptions().Ping(context.Background(), "p", sub.ID)
 	}
@@ -316,9 +303,7 @@ func (w *testbed) checkRetryAfter(status int, asked string, want time.Duration) 
 		w.t.Errorf("got paused until %s, want %s", until, start.Add(want))
 	}
 	time.Sleep(want - time.Second)
-	if n := len(r.posts()); n != 1 {
-		w.t.Errorf("got %d requests within the pause, want 1", n)
-	}
+	r.wantPosts(w.t, 1, "within the pause")
 	time.Sleep(10 * time.Second)
 	posts := r.posts()
 	if len(posts) < 2 || posts[1].at.Sub(start) != want || len(posts[1].ids) != 1 && status == http.StatusTooManyRequests {

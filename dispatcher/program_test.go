@@ -2,6 +2,7 @@ package dispatcher
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -58,9 +59,7 @@ func newSlowReceivers(w *testbed) *slowReceivers {
 // publishEight publishes eight events, and resets the count of requests in flight.
 func (r *slowReceivers) publishEight() {
 	r.most.Store(0)
-	for range 8 {
-		r.publish("content_updated")
-	}
+	r.publishN(8, "content_updated")
 	r.sent += 8
 }
 
@@ -81,9 +80,7 @@ func (r *slowReceivers) takeTurns(limit int) {
 // complete checks that each receiver has received all events.
 func (r *slowReceivers) complete(limit int) {
 	for i, one := range r.each {
-		if got := len(one.posts()); got != r.sent {
-			r.t.Errorf("limit %d: receiver %d has got %d deliveries, want %d", limit, i, got, r.sent)
-		}
+		one.wantPosts(r.t, r.sent, fmt.Sprintf("at receiver %d with the limit %d", i, limit))
 	}
 }
 
@@ -143,9 +140,7 @@ func TestProgramLimitIsLowered(t *testing.T) {
 		hanging := w.subscriber(hang)
 		w.subscribe(hanging, nil)
 		time.Sleep(time.Minute) // its ping fails
-		for range 8 {
-			w.publish("content_updated")
-		}
+		w.publishN(8, "content_updated")
 		synctest.Wait()
 		if len(hanging.posts()) < 2 {
 			t.Fatalf("got %d deliveries in flight, want several", len(hanging.posts()))
@@ -155,13 +150,9 @@ func TestProgramLimitIsLowered(t *testing.T) {
 		w.subscribe(quick, nil)
 		w.publish("content_deleted")
 		synctest.Wait()
-		if got := len(quick.posts()); got != 0 {
-			t.Errorf("got %d deliveries while the program is over its limit, want 0", got)
-		}
+		quick.wantPosts(t, 0, "while the program is over its limit")
 		w.limit(0)
-		if got := len(quick.posts()); got != 1 {
-			t.Errorf("got %d deliveries without a limit, want 1", got)
-		}
+		quick.wantPosts(t, 1, "without a limit")
 	})
 }
 
@@ -206,17 +197,9 @@ func TestUnreadableLimitPausesNothing(t *testing.T) {
 		w.alter("PRAGMA writable_schema = ON", "UPDATE sqlite_schema SET sql = replace(sql, 'STRICT', '') WHERE name = 'programs'")
 		w.alter("PRAGMA ignore_check_constraints = ON", "UPDATE programs SET max_in_flight = 'one' WHERE id = 'q'")
 		w.start()
-		check := func() {
-			t.Helper()
-			at, before := time.Now(), len(good.posts())
-			w.publish("content_updated")
-			if got := good.posts(); len(got) != before+1 || !got[before].at.Equal(at) {
-				t.Error("got no immediate delivery to the healthy subscription")
-			}
-		}
-		check()
+		w.wantImmediate(good)
 		w.d.readLimits(context.Background(), map[string]struct{}{"q": {}}) // the loop of Run is idle
-		check()
+		w.wantImmediate(good)
 		if len(w.d.staleLimits) > 0 {
 			t.Error("the limit is read again without a change")
 		}

@@ -110,16 +110,6 @@ func (w *testbed) all(sub webhook.Subscription) (all []webhook.Delivery) {
 	}
 }
 
-// backlog publishes n events with the names in turn, and returns their IDs. They wait in the log
-// together while the receiver of [testbed.held] occupies the slot.
-func (w *testbed) backlog(n int, names ...string) (ids []string) {
-	w.t.Helper()
-	for i := range n {
-		ids = append(ids, w.publish(names[i%len(names)]))
-	}
-	return ids
-}
-
 // held creates a subscription whose receiver answers nothing until release is called, so that events
 // published once its slots are occupied wait.
 func (w *testbed) held(verdict func(p receivedRequest, bytes int64) int,
@@ -157,7 +147,7 @@ func TestSplitByEvent(t *testing.T) {
 				j, sub, release := w.held(refuses(code, &poison), func(f *webhook.SubscriptionFields) { f.Ordered = &ordered })
 				w.publish("content_updated")
 				synctest.Wait()
-				ids := w.backlog(500, "content_updated", "content_deleted")
+				ids := w.publishN(500, "content_updated", "content_deleted")
 				j.do(func() { poison = []string{ids[7], ids[8], ids[250], ids[499]} })
 				release()
 				time.Sleep(48 * time.Hour)
@@ -187,7 +177,7 @@ func TestSplitBySize(t *testing.T) {
 		}, nil)
 		w.publish("content_updated")
 		synctest.Wait()
-		w.backlog(2000, "content_updated")
+		w.publishN(2000, "content_updated")
 		release()
 		time.Sleep(time.Hour)
 		if got := w.failedAlone(j, sub); len(got) > 0 || j.count() != 2001 {
@@ -220,7 +210,7 @@ func TestSplitByRate(t *testing.T) {
 		}, func(f *webhook.SubscriptionFields) { f.MaxInFlight = new(1) })
 		w.publish("content_updated")
 		synctest.Wait()
-		w.backlog(10, "content_updated")
+		w.publishN(10, "content_updated")
 		release()
 		time.Sleep(time.Hour)
 		if got := w.failedAlone(j, sub); len(got) > 0 || j.count() != 11 {
@@ -245,9 +235,9 @@ func TestSplitOrdered(t *testing.T) {
 			}
 			return code
 		}, inOrder)
-		ids := w.backlog(1, "content_updated")
+		ids := w.publishN(1, "content_updated")
 		synctest.Wait()
-		ids = append(ids, w.backlog(300, "content_updated", "content_deleted")...)
+		ids = append(ids, w.publishN(300, "content_updated", "content_deleted")...)
 		j.do(func() { poison = []string{ids[50], ids[150]} })
 		release()
 		time.Sleep(time.Hour)
@@ -275,7 +265,7 @@ func TestSplitWaitsWhileFailing(t *testing.T) {
 		}, nil)
 		w.publish("content_updated")
 		synctest.Wait()
-		w.backlog(900, "content_updated", "content_deleted")
+		w.publishN(900, "content_updated", "content_deleted")
 		release()
 		time.Sleep(time.Hour)
 		w.wantHealth(sub, webhook.HealthFailing, "with a wrong credential")
@@ -294,7 +284,7 @@ func (w *testbed) splitHalfway(rate float64) (j *judge, sub webhook.Subscription
 	j, sub, release := w.held(refuses(http.StatusBadRequest, &poison), nil)
 	w.publish("content_updated")
 	synctest.Wait()
-	ids := w.backlog(100, "content_updated")
+	ids := w.publishN(100, "content_updated")
 	j.do(func() { poison = ids[50:51] })
 	w.update(sub, &webhook.SubscriptionFields{MaxPerSecond: &rate})
 	synctest.Wait() // the dispatcher has read the rate
@@ -434,9 +424,9 @@ func TestRemovedType(t *testing.T) {
 		broken.Store(false)
 		time.Sleep(time.Minute)
 		broken.Store(true)
-		ids := w.backlog(1, "content_updated")
+		ids := w.publishN(1, "content_updated")
 		synctest.Wait() // in flight, and refused
-		batch := w.backlog(10, "content_updated", "content_deleted")
+		batch := w.publishN(10, "content_updated", "content_deleted")
 		for i, id := range batch {
 			if i%2 == 1 {
 				kept = append(kept, id)
@@ -473,7 +463,7 @@ func TestRemovedTypeOfBatch(t *testing.T) {
 			func(f *webhook.SubscriptionFields) { f.MaxInFlight = new(1) })
 		w.publish("content_deleted")
 		synctest.Wait()
-		ids := w.backlog(10, "content_updated", "content_deleted")
+		ids := w.publishN(10, "content_updated", "content_deleted")
 		j.do(func() { refused = ids[:1] })
 		release()
 		time.Sleep(time.Second) // the batch was refused, and waits for its retry

@@ -131,9 +131,7 @@ func TestPaceOfEarlierURL(t *testing.T) {
 		synctest.Wait()
 		w.publish("content_updated")
 		synctest.Wait()
-		if n := len(first.posts()); n != 1 {
-			t.Fatalf("got %d requests, want 1 and then a pause", n)
-		}
+		first.wantPosts(t, 1, "before the pause")
 		w.update(sub, &webhook.SubscriptionFields{URL: &next.url})
 		at := time.Now()
 		synctest.Wait()

@@ -68,11 +68,18 @@ func folder(t *testing.T) string {
 	for name, content := range map[string]string{
 		"returned.json": `{"title": "Order returned"}`, "bad.json": `{"title": `, "large.json": `"` + strings.Repeat("x", maxSchemaFile) + `"`,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, filepath.Join(dir, name), content)
 	}
 	return dir
+}
+
+// writeFile writes a file and returns its path.
+func writeFile(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // parsed parses a file of a folder.

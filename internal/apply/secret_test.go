@@ -14,13 +14,7 @@ import (
 func TestResolve(t *testing.T) {
 	const mustBeFile = "it must be a file with the secret on one line (or use {env: NAME})"
 	dir := t.TempDir()
-	write := func(name, content string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	write := func(name, content string) string { return writeFile(t, filepath.Join(dir, name), content) }
 	lookup := func(name string) (string, bool) {
 		v, ok := map[string]string{"GOOD": "hunter2", "EMPTY": "", "LINES": "hunter2\nhunter3"}[name]
 		return v, ok
@@ -101,9 +95,7 @@ func TestOutput(t *testing.T) {
 
 	// Tidy removes only what interrupted runs leave.
 	for _, name := range []string{".unfinished-1", ".pending.unfinished-2", "2", "2.pending", "2.unfinished-3"} {
-		if err := os.WriteFile(path+name, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path+name, "")
 	}
 	if err := Tidy(map[string]Output{path: inspect(path)}); err != nil {
 		t.Fatal(err)
@@ -124,9 +116,7 @@ func TestOutputProblems(t *testing.T) {
 		t.Error("a missing directory is no problem")
 	}
 	path := filepath.Join(dir, "token")
-	if err := os.WriteFile(path+pendingSuffix, []byte("other"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path+pendingSuffix, "other")
 	if o := inspect(path); !strings.HasSuffix(o.Problem, "is not a file of service apply: remove it") {
 		t.Errorf("got %q", o.Problem)
 	}

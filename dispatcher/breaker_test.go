@@ -354,6 +354,7 @@ func TestBreakerProbesAheadOfSchedule(t *testing.T) {
 		cfg.BatchWindow = time.Second
 		cfg.HealthPolicy.FailingAfter = 3
 		runInBubble(t, cfg, func(w *testbed) {
+			t := w.t // of the bubble, like that of the testbed's checks
 			t.Logf("ordered %t", ordered)
 			broken := statusSwitch{code: http.StatusBadGateway}
 			r := w.receiver(broken.status)

@@ -131,7 +131,7 @@ func TestPaceOfEarlierURL(t *testing.T) {
 		synctest.Wait()
 		w.publish("content_updated")
 		synctest.Wait()
-		first.wantPosts(t, 1, "before the pause")
+		first.wantPosts(t, 1, "although the server asked for a pause")
 		w.update(sub, &webhook.SubscriptionFields{URL: &next.url})
 		at := time.Now()
 		synctest.Wait()

@@ -468,6 +468,10 @@ func TestNewCatalog(t *testing.T) {
 		}
 	}
 
+	same := schema(`"a":true},` + example)[0]
+	if _, err := newCatalog([]SchemaFile{same, same}); err == nil || !strings.Contains(err.Error(), "duplicate event type") {
+		t.Errorf("two files with the same name: got %v", err)
+	}
 }
 
 func BenchmarkNewEvent(b *testing.B) {

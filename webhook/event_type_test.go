@@ -166,6 +166,10 @@ func TestCatalogChanges(t *testing.T) {
 		readers.Go(func() {
 			for ended := false; !ended; ended = stop.Load() {
 				checkExamples(t, c, builtIn)
+			}
+		})
+		readers.Go(func() {
+			for ended := false; !ended; ended = stop.Load() {
 				if got := len(c.Types()); got != n && got != n+1 {
 					t.Errorf("got %d types", got)
 				}

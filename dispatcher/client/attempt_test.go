@@ -636,7 +636,6 @@ func TestSendTCPResets(t *testing.T) {
 		s.CloseIdle()
 		<-ended
 	})
-
 }
 
 // readConn is a connection that calls read after the first read.

@@ -862,7 +862,7 @@ func (tt *tlsTest) verify(t *testing.T, ca *authority) {
 	}
 	start, open := strings.CutSuffix(tt.fact, "…")
 	if !strings.HasPrefix(a.ErrorFact, start) || !open && a.ErrorFact != start || len(a.ErrorFact) > maxFact+len("…") {
-		t.Errorf("got %q, want %q", a.ErrorFact, tt.fact)
+		t.Errorf("got fact %q, want %q", a.ErrorFact, tt.fact)
 	}
 	if got := hits.Load() > 0; got != (want == webhook.ErrorNone) {
 		t.Errorf("got a request at the server %t, want the opposite", got)

@@ -90,15 +90,16 @@ type evilService struct {
 
 // startEvilService builds and starts the service, which trusts the authority.
 func startEvilService(t *testing.T, ca *authority) *evilService {
+	binary := harness.Build(t) // first, since go build may download modules
 	roots := filepath.Join(t.TempDir(), "roots.pem")
 	if err := os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("SSL_CERT_FILE", roots)
-	in := harness.NewInstance(t, harness.Build(t), filepath.Join(t.TempDir(), "data"), "--attempt-timeout", evilTimeout.String(),
+	in := harness.NewInstance(t, binary, filepath.Join(t.TempDir(), "data"), "--attempt-timeout", evilTimeout.String(),
 		"--retry-schedule", "1h,1h,1h,1h", "--failing-after", "0", "--batch-size", "1", "--log-level", "error")
 	token := in.Token("p")
-	return &evilService{in, t, in.MustStart().PID(), token}
+	return &evilService{Instance: in, t: t, pid: in.MustStart().PID(), token: token}
 }
 
 // play creates a subscription to the receiver, publishes evilDeliveries events, and

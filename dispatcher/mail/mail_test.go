@@ -140,6 +140,7 @@ func TestSendFails(t *testing.T) {
 		"wrong password":        {func(_ *server, c *Config) { c.Password = "wrong" }, webhook.ResultFailed, 535, ""},
 		"connection refused":    {func(_ *server, c *Config) { c.Port = 1 }, webhook.ResultRetryable, 0, webhook.ErrorConnect},
 		"untrusted certificate": {func(_ *server, c *Config) { c.Roots = x509.NewCertPool() }, webhook.ResultRetryable, 0, webhook.ErrorTLS},
+		"another name":          {func(_ *server, c *Config) { c.Host = "localhost" }, webhook.ResultRetryable, 0, webhook.ErrorTLS},
 		"no mail server":        {func(_ *server, c *Config) { *c = Config{} }, webhook.ResultRetryable, 0, webhook.ErrorConnect},
 		"invalid sender":        {func(_ *server, c *Config) { c.From = "invalid" }, webhook.ResultFailed, 553, ""},
 	} {

@@ -25,9 +25,10 @@ func storeSecrets(t *testing.T, st *store.Store) {
 		webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
 		t.Fatal(err)
 	}
+	header := new("Bearer 5f1d")
 	for range 2 {
 		fields := &webhook.SubscriptionFields{URL: new("https://partner.example"), Events: &[]string{"content_updated"},
-			AuthorizationHeader: new(new("Bearer 5f1d"))}
+			AuthorizationHeader: &header}
 		if _, _, err := storetest.CreateSubscription(t.Context(), st, "p", "u", fields); err != nil {
 			t.Fatal(err)
 		}

@@ -206,6 +206,7 @@ func (d *domainService) logWithoutDebug() string {
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "level=DEBUG") }), "")
 }
 
+// handshake performs a TLS handshake with the service, see the function handshake.
 func (d *domainService) handshake(name string, protocols ...string) (tls.ConnectionState, error) {
 	return handshake(d.public, name, protocols...)
 }

@@ -15,9 +15,7 @@ func TestAcknowledge(t *testing.T) {
 	// Nothing uploads to the replica.
 	s, err := store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, t.TempDir()),
 		AcknowledgeTimeout: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	w := testWeb(t, func(c *Config) { c.Store = s })
 	v := visit(t, w)

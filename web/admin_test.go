@@ -83,9 +83,7 @@ func TestSessionList(t *testing.T) {
 		t.Errorf("the page is\n%s", p.body)
 	}
 	sessions, err := w.store.Sessions().List(t.Context(), ana.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id := func(browser string) string {
 		for _, s := range sessions {
 			if browserOf(s.Agent) == browser {
@@ -150,9 +148,7 @@ func TestAuditPage(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := v.do("GET", "/audit")
 	p.want(t, 200, `<a href="/tokens/token-1">`)
 	for _, want := range []string{"terminal", "Create token", "acme", "svc_abc…", "Pause subscription", "&lt;script&gt;alert(1)",

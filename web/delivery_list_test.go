@@ -34,15 +34,12 @@ type sender struct {
 
 func (s sender) subscribe(program, address string) webhook.Subscription {
 	s.t.Helper()
-	if _, _, err := storetest.CreateToken(s.t.Context(), s.s, webhook.NewToken{ProgramID: program, UserID: "u",
-		Scopes: webhook.Scopes()}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, _, err := storetest.CreateToken(s.t.Context(), s.s, webhook.NewToken{ProgramID: program, UserID: "u",
+		Scopes: webhook.Scopes()})
+	must(s.t, err)
 	names := []string{"content_updated"}
 	sub, _, err := storetest.CreateSubscription(s.t.Context(), s.s, program, "u", &webhook.SubscriptionFields{URL: &address, Events: &names})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return sub
 }
 
@@ -53,17 +50,11 @@ func (s sender) deliver(sub webhook.Subscription, status int) string {
 	id := webhook.NewID()
 	_, err := s.s.Events().Publish(ctx, sub.ProgramID, []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(),
 		JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	l, err := s.s.Queues().Get(ctx, sub.ID)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	c, err := s.s.Queues().Spend(ctx, &store.Credit{Queue: l, Newest: l.Wanted, Count: 1, Size: webhook.MaxDeliveryBytes}).Wait()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	s.record(c, status)
 	return c.ID
 }
@@ -72,9 +63,8 @@ func (s sender) record(c *store.Claim, status int) {
 	s.t.Helper()
 	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: status,
 		Result: webhook.Classify(status, webhook.ErrorNone)}
-	if _, err := s.s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{}); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := s.s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{})
+	must(s.t, err)
 }
 
 func sending(t *testing.T) (visitor, sender, *Web) {
@@ -308,9 +298,7 @@ func TestBulkCount(t *testing.T) {
 	form.plan = store.BulkPlan{Matched: 1234, Done: 1200, Share: 0.34, Skipped: map[webhook.BulkSkip]int{webhook.SkipRedelivered: 34}}
 	form.list.Query.Sort = webhook.AllDeliveryList.Default
 	var b strings.Builder
-	if err := bulkPage(fixedFrame(), form).Render(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, bulkPage(fixedFrame(), form).Render(t.Context(), &b))
 	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Resend all matching</button>",
 		"34: already resent"} {
 		if !strings.Contains(b.String(), want) {
@@ -413,14 +401,10 @@ func followList(v visitor, address, point string) *followed {
 	ctx, cancel := context.WithTimeout(v.t.Context(), harness.Timeout())
 	v.t.Cleanup(cancel)
 	r, err := http.NewRequestWithContext(ctx, "GET", v.base+address, nil)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	r.Header.Set("Last-Event-ID", point)
 	resp, err := v.client.Do(r)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	v.t.Cleanup(func() { resp.Body.Close() })
 	if got := resp.Header.Get("Content-Type"); got != "text/event-stream" {
 		v.t.Fatalf("%s %s", resp.Status, got)
@@ -555,15 +539,11 @@ func TestLiveListLate(t *testing.T) {
 	s.deliver(sub, 410)
 	q := webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Size: 25, Filters: map[string][]string{"status": {"failed"}}}
 	l, err := w.pages.deliveries.newLiveList(t.Context(), &q, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	update := func(late int) {
 		t.Helper()
 		newest, err := w.store.Deliveries().Newest(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		u, err := l.update(t.Context(), map[int64]struct{}{newest: {}})
 		if err != nil || u.count != 0 || len(u.late) != late {
 			t.Fatalf("got %d new and %d late rows, want none and %d (%v)", u.count, len(u.late), late, err)
@@ -594,9 +574,7 @@ func TestLiveListLateAtTheStart(t *testing.T) {
 	defer watcher.Close()
 	q := webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Size: 25, Filters: map[string][]string{"status": {"failed"}}}
 	l, err := w.pages.deliveries.newLiveList(t.Context(), &q, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.record(c, 410)
 	for i, want := range []int{1, 0} {
 		u, err := l.update(t.Context(), watcher.Take().Deliveries)
@@ -719,9 +697,7 @@ func TestHostileDeliveries(t *testing.T) {
 			verb: bulkCancel}}),
 	} {
 		var b strings.Builder
-		if err := c.Render(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Render(t.Context(), &b))
 		shown := regexp.MustCompile(`"[^"]*"`).ReplaceAllString(b.String(), "") // without attribute values, which are not displayed
 		for _, refused := range []string{"<script>a", "onclick=alert(1)>", "\u202e", "\x00"} {
 			if strings.Contains(shown, refused) {
@@ -737,28 +713,21 @@ func TestTooManyURLs(t *testing.T) {
 	v, s, w := sending(t)
 	one := s.subscribe("acme", "https://a.example/in")
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.store.Dir(), "service.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	tx, err := db.Begin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	do := func(query string, args ...any) {
 		t.Helper()
-		if _, err := tx.Exec(query, args...); err != nil {
-			t.Fatal(err)
-		}
+		_, err := tx.Exec(query, args...)
+		must(t, err)
 	}
 	do("CREATE TEMP TABLE one AS SELECT * FROM subscriptions WHERE id = ?", one.ID)
 	for i := range 1000 {
 		do("UPDATE one SET num = ?, id = ?", 1000+i, fmt.Sprintf("00000000-0000-7000-8000-%012x", i))
 		do("INSERT INTO subscriptions SELECT * FROM one")
 	}
-	if err := tx.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, tx.Commit())
 	const query, refused = "filter[subscription_url]=a.example", "matches more than 1000 subscriptions"
 	for _, path := range []string{"/deliveries?", "/deliveries/redeliver?", "/deliveries/export?format=csv&"} {
 		v.do("GET", path+query).want(t, 400, refused)

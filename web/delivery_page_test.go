@@ -64,19 +64,15 @@ type eventSource struct {
 func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	t.Helper()
 	l := &eventSource{t: t, w: w}
-	if _, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "acme", UserID: "1",
-		Scopes: webhook.Scopes()}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "acme", UserID: "1",
+		Scopes: webhook.Scopes()})
+	must(t, err)
 	active, secret := true, "Bearer top-secret-token"
 	header := &secret
-	var err error
 	l.sub, _, err = storetest.CreateSubscription(t.Context(), w.store, "acme", "1", &webhook.SubscriptionFields{
 		URL: &url, Events: &[]string{"content_published", "content_updated"}, Active: &active, AuthorizationHeader: &header,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return l
 }
 
@@ -101,9 +97,8 @@ func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 		events = append(events, webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(),
 			JSON: fmt.Appendf(nil, `{"id":"%s","timestamp":"2026-03-14T08:24:48.644Z","name":"%s","version":"1","text":%s}`, id, name, f)})
 	}
-	if _, err := l.w.store.Events().Publish(l.t.Context(), "acme", events); err != nil {
-		l.t.Fatal(err)
-	}
+	_, err := l.w.store.Events().Publish(l.t.Context(), "acme", events)
+	must(l.t, err)
 	return events
 }
 
@@ -111,14 +106,10 @@ func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 func (l *eventSource) form() *store.Claim {
 	l.t.Helper()
 	queue, err := l.w.store.Queues().Get(l.t.Context(), l.sub.ID)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	c, err := l.w.store.Queues().Spend(l.t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100,
 		Size: webhook.MaxDeliveryBytes}).Wait()
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	return c
 }
 
@@ -139,10 +130,9 @@ func (l *eventSource) claim(ping bool) *store.Claim {
 func (l *eventSource) end(c *store.Claim, a webhook.Attempt) {
 	l.t.Helper()
 	a.Number, a.StartedAt, a.Result = c.Number, time.Now(), webhook.Classify(a.ResponseStatus, a.Error)
-	if _, err := l.w.store.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0),
-		webhook.HealthPolicy{}); err != nil {
-		l.t.Fatal(err)
-	}
+	_, err := l.w.store.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, time.Now().Add(-time.Second), 0),
+		webhook.HealthPolicy{})
+	must(l.t, err)
 }
 
 func answerOf500(header, body string) webhook.Attempt {
@@ -267,16 +257,14 @@ func chosenAttempt(t *testing.T, v visitor, path string) {
 func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string) {
 	t.Helper()
 	off := false
-	if _, err := storetest.UpdateSubscription(t.Context(), l.w.store, "acme", l.sub.ID,
-		&webhook.SubscriptionFields{Active: &off}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := storetest.UpdateSubscription(t.Context(), l.w.store, "acme", l.sub.ID,
+		&webhook.SubscriptionFields{Active: &off})
+	must(t, err)
 	v.do("GET", path).want(t, 200, "resume it first")
 	v.send(path+"/redeliver").want(t, 409, "not active")
 	v.do("GET", again).want(t, 200, "The subscription is paused: only pings and tests are sent")
-	if _, err := storetest.DeleteSubscription(t.Context(), l.w.store, "acme", l.sub.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err = storetest.DeleteSubscription(t.Context(), l.w.store, "acme", l.sub.ID)
+	must(t, err)
 	p := v.do("GET", path)
 	p.want(t, 200, "The subscription is deleted")
 	p.has(t, "deleted", "The subscription and its Authorization header are deleted.")
@@ -530,9 +518,7 @@ func TestCurlSigns(t *testing.T) {
 		d := deliveryRecord{body: []byte(body)}
 		d.ID, d.Subscription.URL, d.Subscription.HasAuthorizationHeader = "019ddcfe", "https://example.com/in?key=1", true
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, d.bodyFile()), d.body, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, d.bodyFile()), d.body, 0o600))
 		cmd := exec.CommandContext(t.Context(), bash, "-c", `curl() { printf '%s\0' "$@"; }; `+d.asCurl())
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "SECRET="+secret.Reveal(), "TOKEN=Bearer x", "QUERY=key=2")
@@ -551,18 +537,14 @@ func TestCurlSigns(t *testing.T) {
 		sent := args[len(args)-1]
 		if name, ok := strings.CutPrefix(sent, "@"); ok {
 			read, err := os.ReadFile(filepath.Join(dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			sent = string(read)
 		}
 		if args[0] != "https://example.com/in?key=2" || sent != body || header.Get("Authorization") != "Bearer x" {
 			t.Errorf("got %q, want the URL with QUERY, the token and the body", args)
 		}
 		seconds, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, want := header.Get("webhook-signature"), secret.Sign(d.ID, time.Unix(seconds, 0), d.body); got != want {
 			t.Errorf("got signature %q, want %q", got, want)
 		}
@@ -618,14 +600,10 @@ func TestOneDeliveryStream(t *testing.T) {
 	p.has(t, `hx-sse:connect="`+path+`/stream"`, `Last-Event-ID&#34;:&#34;pending-1-0-0-0-0-0&#34;`)
 
 	r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+path+"/stream", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Last-Event-ID", "pending-1-0-0-0-0-0")
 	resp, err := v.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)

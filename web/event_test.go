@@ -141,15 +141,13 @@ func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, 
 		fields = append(fields, fmt.Sprintf(`"number %d"`, i))
 	}
 	events = l.publish("content_published", fields...)
-	if _, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "other", UserID: "1",
-		Scopes: webhook.Scopes()}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "other", UserID: "1",
+		Scopes: webhook.Scopes()})
+	must(t, err)
 	id = webhook.NewID()
-	if _, err := w.store.Events().Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(),
-		JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.store.Events().Publish(t.Context(), "other", []webhook.Event{{ID: id, Name: "channel_created", ReceivedAt: time.Now(),
+		JSON: fmt.Appendf(nil, `{"id":"%s"}`, id)}})
+	must(t, err)
 	return v, l, events, id
 }
 
@@ -269,25 +267,20 @@ func TestHostileEvents(t *testing.T) {
 		"examples":[{"id":"019d065b-80f1-733a-9a41-3f6be7c2d63f","timestamp":"2026-03-19T13:49:13.329Z","name":"evil_thing","version":"1","BAD":"BAD"}]}`,
 			"BAD", "<script>alert(1)</script>\u202egnp\u200b"))}
 	catalog, err := webhook.LoadCatalog(own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := testWeb(t, func(cfg *Config) { cfg.Rules.Catalog = catalog })
 	v := visit(t, w)
 	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>")
 	bad, err := json.Marshal("</pre><script>alert(1)</script>\u202e\u200b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	huge := `"` + strings.Repeat("<script>alert(1)</script>", 50_000) + `"`
 	events := l.publish("content_published", strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(bad)), huge)
 	odd := l.publish("<script>alert(1)</script>\u202e", `1`)
 	id := webhook.NewID()
-	if _, err := w.store.Events().Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(),
-		JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.store.Events().Publish(t.Context(), "acme", []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(),
+		JSON: []byte("{\"id\":\"" + id + "\",\"timestamp\":\"<script>alert(1)</script>\u202e\",\"x\":\"\x80\x00\"}")}})
+	must(t, err)
 	for _, path := range []string{
 		"/events", "/events?program=acme", "/events?program=" + url.QueryEscape(hostile), "/events?filter[name]=" +
 			url.QueryEscape("<script>alert(1)</script>"),
@@ -318,9 +311,7 @@ func TestEventTypePages(t *testing.T) {
 		p.want(t, 200, "Emitted when")
 		p.inert(t)
 		var example map[string]any
-		if err := json.Unmarshal(et.Example, &example); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(et.Example, &example))
 		for name := range example {
 			p.has(t, "<code>"+name+"</code>")
 		}

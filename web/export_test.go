@@ -63,20 +63,15 @@ func fillExports(t *testing.T, w *Web) {
 	for i := range webhook.MaxPageSize + 3 {
 		_, _, err := storetest.CreateToken(ctx, w.store, webhook.NewToken{ProgramID: []string{"acme", "other"}[i%2], UserID: "u", Name: "=1+1",
 			Scopes: webhook.Scopes()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		url := "https://partner.example/in?key=canary-of-a-partner"
-		if _, _, err := storetest.CreateSubscription(ctx, w.store, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url,
-			Events: &[]string{"content_updated", "ping"}}); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err = storetest.CreateSubscription(ctx, w.store, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url,
+			Events: &[]string{"content_updated", "ping"}})
+		must(t, err)
 		err = w.store.Write(ctx, func(sw store.Write) error {
 			return sw.Audit(webhook.AuditEntry{Admin: "=cmd", Action: webhook.ActionEventPublish, ProgramID: []string{"acme", "other"}[i%2]})
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 

@@ -20,9 +20,7 @@ func modelOf(t *testing.T, p page) (m filterModel) {
 	if found == nil {
 		t.Fatalf("no model in\n%s", p.body)
 	}
-	if err := json.Unmarshal([]byte(html.UnescapeString(found[1])), &m); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(html.UnescapeString(found[1])), &m))
 	return m
 }
 

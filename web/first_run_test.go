@@ -72,9 +72,7 @@ func TestFirstRunByTestEvent(t *testing.T) {
 	}()
 	for name := ""; name != exampleEvent; { // the first ping comes first
 		c, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if c == nil {
 			continue
 		}
@@ -84,8 +82,6 @@ func TestFirstRunByTestEvent(t *testing.T) {
 		}
 		s.record(c, 200)
 	}
-	if err := <-sent; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-sent)
 	v.do("GET", "/").hasNot(t, "steps done")
 }

@@ -163,9 +163,7 @@ func TestHealthShowsTheStore(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := store.Open(t.Context(), store.Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.Close()
 		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
 		look := func() string {
@@ -185,16 +183,13 @@ func TestHealthShowsTheStore(t *testing.T) {
 			}
 		}
 
-		if _, _, err := storetest.CreateToken(t.Context(), s,
-			webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err = storetest.CreateToken(t.Context(), s,
+			webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
+		must(t, err)
 		endpoint := "https://hooks.example/in?token=query-canary"
 		sub, _, err := storetest.CreateSubscription(t.Context(), s, "acme", "u", &webhook.SubscriptionFields{URL: &endpoint,
 			Events: &[]string{"user_created"}, Active: new(true)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		attempt := func(status int, policy webhook.HealthPolicy) {
 			t.Helper()
 			publishOne(t, s, "user_created")
@@ -223,9 +218,8 @@ func TestHealthShowsTheStore(t *testing.T) {
 		stop()
 		wants("2 events of 1 subscription were lost.")
 
-		if _, err := storetest.UpdateSubscription(t.Context(), s, "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = storetest.UpdateSubscription(t.Context(), s, "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)})
+		must(t, err)
 		wants("All endpoints are healthy", "were lost.")
 		if system := signedIn(t, w)("/system"); !strings.Contains(system, "2 events of 1 subscription") {
 			t.Errorf("the system page lacks the lost events:\n%s", system)
@@ -245,9 +239,7 @@ func retain(t *testing.T, s *store.Store, all time.Duration) (stop func()) {
 	return func() {
 		t.Helper()
 		cancel()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 	}
 }
 
@@ -261,9 +253,7 @@ func overviewOf(t *testing.T, w *Web) string {
 func signedIn(t *testing.T, w *Web) func(path string) string {
 	t.Helper()
 	signIn, err := url.Parse(w.NewSignInLink(makeAdmin(t, w, testAdmin).ID))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	signedIn := httptest.NewRecorder()
 	w.ServeHTTP(signedIn, httptest.NewRequest("POST", signIn.RequestURI(), nil))
 	return func(path string) string {
@@ -285,36 +275,28 @@ func signedIn(t *testing.T, w *Web) func(path string) string {
 func attemptOne(t *testing.T, s *store.Store, subscriptionID string, status int, policy webhook.HealthPolicy) {
 	t.Helper()
 	queue, err := s.Queues().Get(t.Context(), subscriptionID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	claim, err := s.Queues().Spend(t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 1,
 		Size: webhook.MaxDeliveryBytes}).Wait()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-	if _, err := s.Queues().Record(claim, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Queues().Record(claim, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy)
+	must(t, err)
 }
 
 func publishOne(t *testing.T, s *store.Store, name string) {
 	t.Helper()
 	id := webhook.NewID()
 	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
-	if _, err := s.Events().Publish(t.Context(), "acme", []webhook.Event{e}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Events().Publish(t.Context(), "acme", []webhook.Event{e})
+	must(t, err)
 }
 
 // TestDiskWithoutRoom checks that the alarm of a full disk is the only one, unless there is
 // another problem.
 func TestDiskWithoutRoom(t *testing.T) {
 	s, err := store.Open(t.Context(), store.Config{Dir: t.TempDir(), MinFreeDisk: 1 << 60})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	for _, tt := range []struct {
 		ready func(context.Context) error

@@ -220,21 +220,16 @@ func TestIncidentPages(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := store.Open(t.Context(), store.Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.Close()
 		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
-		if _, _, err := storetest.CreateToken(t.Context(), s,
-			webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()}); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err = storetest.CreateToken(t.Context(), s,
+			webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
+		must(t, err)
 		endpoint, name := "https://hooks.example/in?token=query-canary", "Partner <X>\u202e"
 		sub, _, err := storetest.CreateSubscription(t.Context(), s, "acme", "u", &webhook.SubscriptionFields{URL: &endpoint, Description: &name,
 			Events: &[]string{"user_created"}, Active: new(true)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		visitor := signedIn(t, w)
 		wants := func(path string, texts ...string) string {
 			t.Helper()
@@ -274,10 +269,9 @@ func TestIncidentPages(t *testing.T) {
 			t.Errorf("it has a URL or a request of the API:\n%s", alerts)
 		}
 		attemptOne(t, s, sub.ID, 200, policy)
-		if _, err := storetest.CreateReplay(t.Context(), s, "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
-			Only: webhook.ReplayFailed}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = storetest.CreateReplay(t.Context(), s, "acme", sub.ID, &webhook.ReplayFields{From: time.Now().Add(-time.Hour),
+			Only: webhook.ReplayFailed})
+		must(t, err)
 		time.Sleep(2 * time.Second)
 		wants(path, "<strong>Resolved: 401 Unauthorized</strong>", "a delivery succeeded", "2 deliveries failed permanently",
 			"Resend them now", ">Resent</a>", "Probe: ", ">200 OK</a>")

@@ -103,9 +103,7 @@ func cheapPassword(t *testing.T, w *Web, email string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // TestStrangersCannotKeepAnOwnerOut sends wrong passwords for one owner from 1,000 addresses,

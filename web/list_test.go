@@ -23,13 +23,10 @@ func TestListsThatCannotBeLoaded(t *testing.T) {
 			v.signIn(w)
 			v.do("GET", path).want(t, 200, "")
 			db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.store.Dir(), "service.db"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer db.Close()
-			if _, err := db.Exec("ALTER TABLE " + table + " RENAME TO elsewhere"); err != nil {
-				t.Fatal(err)
-			}
+			_, err = db.Exec("ALTER TABLE " + table + " RENAME TO elsewhere")
+			must(t, err)
 			query := "?page[size]=50"
 			if path == "/deliveries" {
 				query = "?filter[event]=content_updated"

@@ -53,9 +53,7 @@ func fixedFrame() ui.Frame {
 func render(t *testing.T, o *overview) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := overviewPage(fixedFrame(), o).Render(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, overviewPage(fixedFrame(), o).Render(t.Context(), &b))
 	return b.String()
 }
 
@@ -76,14 +74,10 @@ func TestOverviewGolden(t *testing.T) {
 		got := strings.ReplaceAll(render(t, o), "><", ">\n<") + "\n"
 		file := "testdata/" + name + ".html"
 		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(got), 0o644))
 		}
 		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if diff := cmp.Diff(string(want), got); diff != "" {
 			t.Errorf("%s (-want +got; go test ./web -update accepts it):\n%s", file, diff)
 		}
@@ -118,16 +112,12 @@ func TestHostileTextIsInert(t *testing.T) {
 	problem := func() string {
 		var b bytes.Buffer
 		p := &problem{status: 400, title: hostile, text: hostile, command: hostile, after: hostile}
-		if err := problemPage(fixedFrame(), p, hostile).Render(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, problemPage(fixedFrame(), p, hostile).Render(t.Context(), &b))
 		return b.String()
 	}
 	signIn := func() string {
 		var b bytes.Buffer
-		if err := signInPage(fixedFrame(), signInForm{next: hostile, email: hostile, fault: hostile}).Render(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, signInPage(fixedFrame(), signInForm{next: hostile, email: hostile, fault: hostile}).Render(t.Context(), &b))
 		return b.String()
 	}
 	for name, got := range map[string]string{"overview": render(t, o), "problem": problem(), "sign-in": signIn()} {
@@ -153,16 +143,12 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	s, ctx := w.store, t.Context()
 	_, _, err := storetest.CreateToken(ctx, s,
 		webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	hostile := `<img src=x onerror=alert(1)>`
 	name, url := "user_created"+hostile, "https://hooks.example/"+hostile+"?token=query-canary"
 	sub, _, err := storetest.CreateSubscription(ctx, s, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name},
 		Active: new(true)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v.do("GET", "/").want(t, 200, "All endpoints are healthy")
 	v.do("GET", "/deliveries").want(t, 200, ">pending<")
 
@@ -182,17 +168,12 @@ func TestOverviewShowsTheStore(t *testing.T) {
 
 	id := webhook.NewID()
 	_, err = s.Events().Publish(ctx, "acme", []webhook.Event{{ID: id, Name: name, ReceivedAt: time.Now(), JSON: []byte(`{}`)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	queue, err := s.Queues().Get(ctx, sub.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Queues().Spend(ctx, &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100,
-		Size: webhook.MaxDeliveryBytes}).Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	_, err = s.Queues().Spend(ctx, &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100,
+		Size: webhook.MaxDeliveryBytes}).Wait()
+	must(t, err)
 	v.do("GET", "/").want(t, 200, "<dd>0.1</dd>") // one event in ten seconds
 	p = v.do("GET", "/deliveries")
 	p.want(t, 200, "user_created"+html.EscapeString(hostile))
@@ -235,9 +216,7 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 	v.signIn(w)
 	v.do("GET", "/").want(t, 200, "<strong>Not ready.</strong> the disk is full")
 
-	if err := w.store.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.store.Close())
 	p := v.do("GET", "/")
 	p.want(t, 500, "This page could not be loaded")
 	p.want(t, 500, p.Header.Get("X-Request-Id"))
@@ -246,17 +225,14 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 // TestOverviewIsSmall checks the transferred size of the first page with everything it loads.
 func TestOverviewIsSmall(t *testing.T) {
 	w := testWeb(t, nil)
-	if _, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "acme", UserID: "u",
-		Scopes: []webhook.Scope{webhook.ScopeEventsWrite}}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "acme", UserID: "u",
+		Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
+	must(t, err)
 	for i := range 25 {
 		url := fmt.Sprintf("https://hooks-%d.example/some/longer/path/than/usual", i)
 		_, _, err := storetest.CreateSubscription(t.Context(), w.store, "acme", "u", &webhook.SubscriptionFields{URL: &url,
 			Events: &[]string{"ping"}, Active: new(true)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	v := visit(t, w)
 	v.signIn(w)

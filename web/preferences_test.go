@@ -37,9 +37,7 @@ func TestPrefer(t *testing.T) {
 			r.AddCookie(cookie)
 		}
 		a, err := by{post: w.pages.account.savePreferences}.handle(w.newRequest(r, "id"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		next := httptest.NewRequest("GET", "/", nil)
 		for _, c := range a.cookies {
 			next.AddCookie(c)

@@ -19,13 +19,9 @@ import (
 func replicaOf(t *testing.T, dir, target string) *replica.Config {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "litestream.yml")
-	if err := os.WriteFile(name, []byte("dbs: [{path: "+dir+"/service.db, replica: {path: "+target+"}}]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte("dbs: [{path: "+dir+"/service.db, replica: {path: "+target+"}}]"), 0o600))
 	cfg, err := replica.ReadConfig(name, os.LookupEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return cfg
 }
 
@@ -33,41 +29,27 @@ func replicaOf(t *testing.T, dir, target string) *replica.Config {
 func TestHeldDeliveries(t *testing.T) {
 	lost, dir, target := t.TempDir(), t.TempDir(), t.TempDir()
 	s, err := store.Open(t.Context(), store.Config{Dir: lost, Replica: replicaOf(t, lost, target)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.Replica().Run(done); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Replica().Run(done))
+	must(t, s.Close())
 	key, err := os.ReadFile(filepath.Join(lost, "secret.key"))
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "secret.key"), key, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := datadir.Restore(dir, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err = r.FromReplica(t.Context(), replicaOf(t, dir, target), time.Time{}); err == nil {
 		_, err = r.Commit()
 	}
-	if err := errors.Join(err, r.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, r.Close()))
 	if s, err = store.Open(t.Context(), store.Config{Dir: dir, Replica: replicaOf(t, dir, target)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	if err := s.Holds().Begin(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Holds().Begin(t.Context()))
 
 	w := testWeb(t, func(c *Config) { c.Store = s })
 	v := visit(t, w)
@@ -101,9 +83,7 @@ func TestVerifiedReplica(t *testing.T) {
 	show := func() string {
 		t.Helper()
 		var b strings.Builder
-		if err := replicaSection(ui.Frame{}, &status).Render(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, replicaSection(ui.Frame{}, &status).Render(t.Context(), &b))
 		return b.String()
 	}
 	want := func(part string) {

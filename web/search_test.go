@@ -17,9 +17,8 @@ func TestFilterBySubscriptionName(t *testing.T) {
 	y := s.subscribe("acme", "https://hooks.y.example/in")
 	other := s.subscribe("globex", "https://hooks.x.example/other")
 	for id, name := range map[string]string{x.ID: "Partner X, Inc", y.ID: "Partner X, Inc (staging)"} {
-		if _, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", id, &webhook.SubscriptionFields{Description: &name}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", id, &webhook.SubscriptionFields{Description: &name})
+		must(t, err)
 	}
 	filter := func(ids ...string) string { return "filter[subscription_id]=" + strings.Join(ids, ",") }
 	for query, want := range map[string]string{
@@ -76,10 +75,9 @@ func TestSearch(t *testing.T) {
 	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.partner.example/in?key=s3cret")
 	name := "Partner <b>X</b>"
-	if _, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", l.sub.ID,
-		&webhook.SubscriptionFields{Description: &name}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", l.sub.ID,
+		&webhook.SubscriptionFields{Description: &name})
+	must(t, err)
 	l.publish("content_published", `"one"`, `"two"`, `"two"`)
 
 	page := v.do("GET", "/find?q=PARTNER")

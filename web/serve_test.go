@@ -139,9 +139,7 @@ func TestFile(t *testing.T) {
 		t.Errorf("got %q with %v", got.body, got.Header)
 	}
 	cut, err := http.NewRequest("GET", v.base+"/cut", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if answer, err := v.client.Do(cut); err == nil {
 		if _, err := io.ReadAll(answer.Body); err == nil {
 			t.Error("a file that could not be written to its end looks whole")
@@ -172,14 +170,10 @@ func TestStream(t *testing.T) {
 	v := visit(t, w)
 	ctx, leave := context.WithCancel(t.Context())
 	req, err := http.NewRequestWithContext(ctx, "GET", v.base+"/stream", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.Header.Set("Last-Event-ID", "7")
 	got, err := v.client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer got.Body.Close()
 	if kind := got.Header.Get("Content-Type"); kind != "text/event-stream" || got.Header.Get("Content-Encoding") != "" {
 		t.Errorf("Content-Type %q, Content-Encoding %q", kind, got.Header.Get("Content-Encoding"))

@@ -41,9 +41,7 @@ func (v visitor) enter(email, password string) page {
 func (v visitor) cookie(name string) string {
 	v.t.Helper()
 	u, err := url.Parse(v.base)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	for _, c := range v.client.Jar.Cookies(u) {
 		if strings.TrimPrefix(c.Name, "__Host-") == name {
 			return c.Value
@@ -61,9 +59,7 @@ func withPassword(t *testing.T, w *Web, email string) webhook.Admin {
 		admin, err = sw.Admins().Create(email, webhook.RoleOwner, hash)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return admin
 }
 
@@ -72,9 +68,7 @@ func audited(t *testing.T, w *Web) (all []string) {
 	t.Helper()
 	q, _ := webhook.AuditList.Parse(url.Values{"sort": {"at"}})
 	entries, _, err := w.store.Audit().Page(t.Context(), &q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		all = append(all, fmt.Sprintf("%s from %s: %s %s", e.Admin, e.Address, e.Action, e.Detail))
 	}
@@ -204,9 +198,7 @@ func TestSignIn(t *testing.T) {
 
 			// A session cookie that an attacker set is not used for the new session.
 			jar, err := url.Parse(v.base)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			planted := strings.Repeat("A", 43)
 			v.client.Jar.SetCookies(jar, []*http.Cookie{{Name: w.sessions.cookieName("session"), Value: planted, Path: "/", Secure: secure}})
 			p = v.send("/sign-in", "email", " Ana@Example.COM ", "password", testPassword, "next", "/audit?x=1")
@@ -308,9 +300,7 @@ func TestOldHashesAreReplaced(t *testing.T) {
 		_, err := sw.Admins().Create(testAdmin, webhook.RoleOwner, old)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v := visit(t, w)
 	for range 2 {
 		v.enter(testAdmin, "correct horse battery").want(t, 303, "")
@@ -414,9 +404,7 @@ func timed(t *testing.T, test func(t *testing.T, w *Web, do func(method, path, c
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s, err := store.Open(t.Context(), store.Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.Close()
 		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
 		test(t, w, func(method, path, cookie, address string, fields ...string) *httptest.ResponseRecorder {

@@ -48,9 +48,7 @@ func TestResendRejected(t *testing.T) {
 	v.send(path+"/replay", "only", recovered.hidden(t, "only"), "from", recovered.hidden(t, "from")).want(t, 303, "")
 	v.do("GET", path).hasNot(t, "Resend failed")
 	q, err := w.store.Queues().Get(t.Context(), l.sub.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: q, Kind: store.CreditReplay, Count: 100,
 		Size: webhook.MaxDeliveryBytes}).Wait()
 	if err != nil || c == nil || len(c.Events) != 2 {
@@ -73,9 +71,7 @@ func TestDegraded(t *testing.T) {
 	page.apart(t).inert(t)
 	v.do("GET", "/subscriptions/"+other.ID).hasNot(t, degraded, "did not succeed in the last hour")
 	events, _, err := s.s.Events().Page(t.Context(), "acme", &webhook.ListQuery{Sort: webhook.EventList.Default, Size: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, path := range []string{
 		"/subscriptions", "/subscriptions?filter[status]=degraded", "/deliveries/" + delivery, "/event-types/content_updated",
 		"/find?q=a.example",

@@ -24,9 +24,7 @@ import (
 func subscribing(t *testing.T) (visitor, *Web) {
 	t.Helper()
 	catalog, err := webhook.LoadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := testWeb(t, func(c *Config) {
 		c.Rules, c.MaxSubscriptions, c.BatchSize = webhook.SubscriptionRules{Catalog: catalog}, 3, 100
 	})
@@ -58,9 +56,7 @@ func did(t *testing.T, w *Web) (done []string) {
 		t.Fatal(invalid)
 	}
 	entries, _, err := w.store.Audit().Page(t.Context(), &q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		if verb, ok := strings.CutPrefix(string(e.Action), "subscription."); ok {
 			if e.Admin != testAdmin || e.ProgramID != "acme" {
@@ -75,17 +71,13 @@ func did(t *testing.T, w *Web) (done []string) {
 func listSubscriptions(t *testing.T, w *Web, query string) []record.SubscriptionSummary {
 	t.Helper()
 	values, err := url.ParseQuery(query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	q, invalid := webhook.AllSubscriptionList.Parse(values)
 	if invalid != nil {
 		t.Fatal(invalid)
 	}
 	subs, _, err := w.store.Subscriptions().PageAll(t.Context(), "", &q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return subs
 }
 
@@ -174,10 +166,9 @@ func TestCreateSubscription(t *testing.T) {
 
 func newLogToken(t *testing.T, w *Web, programID string) {
 	t.Helper()
-	if _, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: programID, UserID: "1",
-		Scopes: webhook.Scopes()}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: programID, UserID: "1",
+		Scopes: webhook.Scopes()})
+	must(t, err)
 }
 
 // A URL is validated while the visitor types, by the same rules as when it is saved.
@@ -375,9 +366,7 @@ func TestSendTestEvent(t *testing.T) {
 	for c == nil {
 		var err error
 		c, err = storetest.ClaimPing(t.Context(), w.store, l.sub.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	if len(c.Events) != 1 || !webhook.IsTestEvent(c.Events[0]) {
 		t.Errorf("claimed %q", c.Events)
@@ -470,9 +459,7 @@ func rotations(t *testing.T, v visitor, l *eventSource) {
 	rotated.apart(t).inert(t)
 	// Both are shown: the previous one and the current one.
 	queue, err := w.store.Queues().Get(t.Context(), l.sub.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	shown := regexp.MustCompile(`<code id="(secret|before)">(whsec_[^<]+)</code>`).FindAllStringSubmatch(rotated.body, -1)
 	if len(queue.Secrets) != 2 || len(shown) != 2 || html.UnescapeString(shown[0][2]) != queue.Secrets[0].Reveal() ||
 		html.UnescapeString(shown[1][2]) != queue.Secrets[1].Reveal() {
@@ -560,9 +547,7 @@ func subscribeNamed(t *testing.T, w *Web, name, program string, active bool, eve
 	u := "https://" + name + ".example/in"
 	s, _, err := storetest.CreateSubscription(t.Context(), w.store, program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events,
 		Active: &active})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s.ID
 }
 

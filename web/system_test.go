@@ -60,9 +60,7 @@ func TestForecastDetails(t *testing.T) {
 	} {
 		var b strings.Builder
 		f := ui.Frame{Clock: ui.Clock{Now: at.Add(-time.Hour)}, Binary: "./service"}
-		if err := forecastDetails(f, &c.f).Render(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
+		must(t, forecastDetails(f, &c.f).Render(t.Context(), &b))
 		for _, text := range c.want {
 			if !strings.Contains(b.String(), text) {
 				t.Errorf("%+v: it does not say %q:\n%s", c.f, text, b.String())

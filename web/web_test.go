@@ -24,14 +24,10 @@ import (
 func testWeb(t *testing.T, change func(*Config)) *Web {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	catalog, err := testCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg := Config{
 		Store: s, Rules: webhook.SubscriptionRules{Catalog: catalog}, Version: "v1.2.3", Started: time.Now(), BaseURL: "https://service.example",
 		Ready: func(context.Context) error { return nil },
@@ -62,9 +58,7 @@ func visit(t *testing.T, w *Web) visitor {
 	server := start(w)
 	t.Cleanup(server.Close)
 	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client := server.Client()
 	client.Jar = jar
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -84,9 +78,7 @@ func makeAdmin(t *testing.T, w *Web, email string) webhook.Admin {
 			return err
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return admin
 }
 
@@ -117,21 +109,15 @@ func (v visitor) post(path, form string, header ...string) page {
 func (v visitor) ask(method, path, sent string, header ...string) page {
 	v.t.Helper()
 	r, err := http.NewRequestWithContext(v.t.Context(), method, v.base+path, strings.NewReader(sent))
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
 	resp, err := v.client.Do(r)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/html") && resp.Header.Get("Content-Encoding") == "" {
 		if found := strayIn(string(body)); found != nil {
 			v.t.Errorf("%s %s has stray spaces: %q", method, path, found)
@@ -266,9 +252,7 @@ func TestPagesAreCompressed(t *testing.T) {
 		t.Fatalf("Content-Encoding: got %q, want gzip", got)
 	}
 	z, err := gzip.NewReader(strings.NewReader(zipped.body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := io.ReadAll(z)
 	id := func(p page) string { return p.Header.Get("X-Request-Id") }
 	if want := strings.ReplaceAll(plain.body, id(plain), id(zipped)); err != nil || string(got) != want {

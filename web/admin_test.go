@@ -132,9 +132,7 @@ func TestBrowserOf(t *testing.T) {
 
 // The audit page shows entries, including hostile ones, and has filters and pages.
 func TestAuditPage(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	v.do("GET", "/audit").want(t, 200, ">Sign in</td>")
 	hostile := "<script>alert(1)</script>\x00\u202e\xff"
 	err := w.store.Write(t.Context(), func(sw store.Write) error {

@@ -13,9 +13,7 @@ import (
 // Forms create, test, change and delete a channel. The pages show its URL and its secret at most
 // once, and the audit log contains neither.
 func TestChannelPages(t *testing.T) {
-	w := testWeb(t, func(cfg *Config) { cfg.Email = true })
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, func(cfg *Config) { cfg.Email = true })
 	v.do("GET", "/alerts").want(t, 200, "No alert channels yet.")
 	v.do("GET", "/alerts/new").want(t, 200, "Slack-compatible webhook")
 	v.send("/alerts/new", "name", "", "kind", "slack", "url", "http://hooks.example/").want(t, 422, "must have at least one alert")
@@ -119,9 +117,7 @@ func TestAlertSent(t *testing.T) {
 
 // Without a mail server no email channel can be created, and the page explains why.
 func TestChannelWithoutMailServer(t *testing.T) {
-	w := testWeb(t, func(cfg *Config) { cfg.AlertURL = true })
-	v := visit(t, w)
-	v.signIn(w)
+	v, _ := startSignedIn(t, func(cfg *Config) { cfg.AlertURL = true })
 	v.do("GET", "/alerts").want(t, 200, "--smtp-host")
 	v.do("GET", "/alerts").want(t, 200, "Set by a flag, read-only here")
 	v.send("/alerts/new", "name", "Mail", "kind", "email", "to", "ana@operator.example", "alert", "subscription_failing").want(t, 422,

@@ -69,9 +69,7 @@ func (s sender) record(c *store.Claim, status int) {
 
 func sending(t *testing.T) (visitor, sender, *Web) {
 	t.Helper()
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	return v, sender{t, w.store}, w
 }
 

@@ -161,9 +161,7 @@ func (p page) hasNot(t *testing.T, texts ...string) {
 
 // The delivery page follows the delivery through five attempts.
 func TestDeliveryPage(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com/in?key=s3cret")
 	events := l.publish("content_published", `"it's"`, `"two"`)
 	c := l.form()
@@ -290,9 +288,7 @@ func (v visitor) wantFile(path, want string) {
 
 // A ping has a page as well. Its event is not a link.
 func TestPingPage(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	c := l.claim(true)
 	l.end(c, webhook.Attempt{ResponseStatus: 204, Duration: 12 * time.Millisecond})
@@ -307,9 +303,7 @@ func TestPingPage(t *testing.T) {
 // page shows their outcome, and only events that failed by themselves are left to resend: the
 // subscription page counts as many deliveries as its list contains.
 func TestSplitPage(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	l.publish("content_updated", `"a"`, `"b"`, `"c"`, `"d"`)
 	parent := l.form()
@@ -351,9 +345,7 @@ func TestSplitPage(t *testing.T) {
 
 // The page shows which attempts went to another URL than the subscription's, without its query.
 func TestEarlierURL(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://old.example.com/hook?key=s3cret")
 	l.publish("content_updated", `"a"`)
 	c := l.form()
@@ -375,9 +367,7 @@ func TestEarlierURL(t *testing.T) {
 
 // The page says if a response has been removed, and still shows its attempt.
 func TestRemovedResponse(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	answer := webhook.Attempt{ResponseStatus: 200, ResponseHeader: "X-Kept: yes\n",
 		ResponseBody: []byte(strings.Repeat("r", webhook.MaxStoredBody))}
@@ -410,9 +400,7 @@ func TestRemovedResponse(t *testing.T) {
 
 // A body that the receiver sent in gzip format is shown unpacked and downloaded as received.
 func TestPackedResponse(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	pack := func(text string) string {
 		var b strings.Builder
@@ -450,9 +438,7 @@ func TestPackedResponse(t *testing.T) {
 
 // Hostile text from a server or a publisher is inert on the delivery page.
 func TestHostileDelivery(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>?\u202ex")
 	l.publish("content_published\u202e<script>alert(1)</script>", `1`) // an invalid name, without subscribers
 	l.publish("content_published", "\"\u202e</pre><script>alert(1)</script>\u200b\"")
@@ -589,9 +575,7 @@ func TestPartsOf(t *testing.T) {
 
 // The delivery page receives the changes of its delivery, and no others.
 func TestOneDeliveryStream(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	l.publish("content_published", `"one"`)
 	c := l.form()
@@ -649,9 +633,7 @@ func TestOneDeliveryStream(t *testing.T) {
 
 // Consecutive attempts with the same outcome are one line, and their advice is shown once.
 func TestAttemptsAreFolded(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com/in")
 	l.publish("content_published", `"one"`)
 	c := l.form()
@@ -677,9 +659,7 @@ func TestAttemptsAreFolded(t *testing.T) {
 
 // The head of a recovered delivery says when and by which delivery it was recovered.
 func TestRecoveredDelivery(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	l.publish("content_published", `"one"`)
 	c := l.form()

@@ -22,9 +22,7 @@ func (l *eventSource) eraseEvents(some ...webhook.Event) {
 // Pages of a delivery do not take an erased event for one that was delivered, or was too old, or can be
 // resent.
 func TestErasedEventsOfDelivery(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	events := l.publish("content_updated", `"a"`, `"b"`, `"c"`)
 	parent := l.form()

@@ -85,9 +85,7 @@ func TestEventPages(t *testing.T) {
 // An event page contains a sentence for each subscription. The event counts as delivered if any
 // delivery of it succeeded.
 func TestEventOutcomes(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	s := sender{t, w.store}
 	waits := s.subscribe("acme", "https://waits.example.com/in")
@@ -131,9 +129,7 @@ func TestEventResultText(t *testing.T) {
 // latter.
 func eventLog(t *testing.T) (v visitor, l *eventSource, events []webhook.Event, id string) {
 	t.Helper()
-	w := testWeb(t, nil)
-	v = visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	v.do("GET", "/events").want(t, 200, "No events yet.")
 	l = newEventSource(t, w, "https://hooks.example.com/in?key=s3cret")
 	var fields []string
@@ -179,9 +175,7 @@ func TestEventExport(t *testing.T) {
 
 // An event published on the page is stored as if published over the API.
 func TestPublish(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	form := func(p page) string {
 		m := regexp.MustCompile(`(?s)<textarea[^>]*>(.*)</textarea>`).FindStringSubmatch(p.body)
@@ -268,9 +262,7 @@ func TestHostileEvents(t *testing.T) {
 			"BAD", "<script>alert(1)</script>\u202egnp\u200b"))}
 	catalog, err := webhook.LoadCatalog(own)
 	must(t, err)
-	w := testWeb(t, func(cfg *Config) { cfg.Rules.Catalog = catalog })
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, func(cfg *Config) { cfg.Rules.Catalog = catalog })
 	l := newEventSource(t, w, "https://hooks.example.com/\u202e\"><script>alert(1)</script>")
 	bad, err := json.Marshal("</pre><script>alert(1)</script>\u202e\u200b")
 	must(t, err)
@@ -298,9 +290,7 @@ func TestHostileEvents(t *testing.T) {
 
 // Every event type has a page with all its fields and its subscribers.
 func TestEventTypePages(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com/in")
 	list := v.do("GET", "/event-types")
 	list.want(t, 200, "1 active")
@@ -330,12 +320,10 @@ func TestEventTypePages(t *testing.T) {
 // it.
 func TestEventTypeOfTheAPI(t *testing.T) {
 	var catalog *webhook.Catalog
-	w := testWeb(t, func(cfg *Config) {
+	v, _ := startSignedIn(t, func(cfg *Config) {
 		catalog = webhook.NewCatalog(cfg.Rules.Catalog.Types()...)
 		cfg.Rules.Catalog = catalog
 	})
-	v := visit(t, w)
-	v.signIn(w)
 	v.do("GET", "/event-types/order.shipped").want(t, 404, "no event type with this name")
 	schema := func(title string) []byte {
 		return []byte(`{"title":"` + title + `","description":"Emitted when it's shipped.","type":"object","properties":{` +

@@ -306,8 +306,7 @@ func TestDiskWithoutRoom(t *testing.T) {
 		{func(context.Context) error { return errors.New("deliveries are not being made") }, true},
 	} {
 		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example", Ready: tt.ready})
-		v := visit(t, w)
-		v.signIn(w)
+		v := visitSignedIn(t, w)
 		p := v.do("GET", "/")
 		p.want(t, 200, "Events are rejected until disk space is freed.")
 		p.want(t, 200, ">Not ready</span>")

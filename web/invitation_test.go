@@ -148,9 +148,7 @@ func TestInvitationExpires(t *testing.T) {
 
 // TestInvitationIsRaced accepts one invitation many times concurrently.
 func TestInvitationIsRaced(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	link := v.invite("bo@example.com", webhook.RoleViewer)
 	var wg sync.WaitGroup
 	var in atomic.Int32

@@ -18,9 +18,7 @@ func TestListsThatCannotBeLoaded(t *testing.T) {
 		"/audit":         "audit",
 	} {
 		t.Run(path, func(t *testing.T) {
-			w := testWeb(t, nil)
-			v := visit(t, w)
-			v.signIn(w)
+			v, w := startSignedIn(t, nil)
 			v.do("GET", path).want(t, 200, "")
 			db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.store.Dir(), "service.db"))
 			must(t, err)

@@ -134,9 +134,7 @@ func TestHostileTextIsInert(t *testing.T) {
 
 // TestOverviewShowsTheStore uses a real store and a real server.
 func TestOverviewShowsTheStore(t *testing.T) {
-	w := testWeb(t, func(cfg *Config) { cfg.CAFile = "/data dir/ca.pem" })
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, func(cfg *Config) { cfg.CAFile = "/data dir/ca.pem" })
 	p := v.do("GET", "/")
 	p.has(t, "1 of 4 steps done", html.EscapeString(`curl --cacert '/data dir/ca.pem' https://service.example/v2/webhooks/subscriptions`))
 
@@ -209,11 +207,9 @@ func TestOverviewOfAProgram(t *testing.T) {
 }
 
 func TestOverviewTellsWhatIsWrong(t *testing.T) {
-	w := testWeb(t, func(cfg *Config) {
+	v, w := startSignedIn(t, func(cfg *Config) {
 		cfg.Ready = func(context.Context) error { return errors.New("the disk is full") }
 	})
-	v := visit(t, w)
-	v.signIn(w)
 	v.do("GET", "/").want(t, 200, "<strong>Not ready.</strong> the disk is full")
 
 	must(t, w.store.Close())
@@ -234,8 +230,7 @@ func TestOverviewIsSmall(t *testing.T) {
 			Events: &[]string{"ping"}, Active: new(true)})
 		must(t, err)
 	}
-	v := visit(t, w)
-	v.signIn(w)
+	v := visitSignedIn(t, w)
 	size := 0
 	for _, path := range []string{"/", w.assets.Path("style.css"), w.assets.Path("favicon.svg")} {
 		size += len(v.do("GET", path, "Accept-Encoding", "gzip").body)

@@ -44,8 +44,7 @@ func TestPortalShowsNoResponses(t *testing.T) {
 		_, err := w.store.Queues().Record(c, &a, webhook.RetryPolicy{}.After(&a, a.StartedAt, 0), webhook.HealthPolicy{RejectingAfter: 1})
 		must(t, err)
 	}
-	admin := visit(t, w)
-	admin.signIn(w)
+	admin := visitSignedIn(t, w)
 	seen := make(map[string]bool)
 	for _, id := range ids {
 		body := admin.do("GET", "/deliveries/"+id).body
@@ -116,8 +115,7 @@ func TestNotesAreApart(t *testing.T) {
 	w := testWeb(t, nil)
 	sub := sender{t, w.store}.subscribe("acme", "https://hooks.example.com/in")
 	for _, from := range []string{"", portalBase} {
-		v := visit(t, w)
-		v.signIn(w)
+		v := visitSignedIn(t, w)
 		v.do("POST", portalLink(t, w, "acme", webhook.PortalWrite)).want(t, 303, "")
 		v.do("POST", from+subscriptionPath(sub.ID)+"/pause").want(t, 303, "")
 		other := portalBase

@@ -539,8 +539,7 @@ func TestErrorsOfStrangers(t *testing.T) {
 // took.
 func TestPortalHidesOperators(t *testing.T) {
 	w := testWeb(t, nil)
-	admin := visit(t, w)
-	admin.signIn(w)
+	admin := visitSignedIn(t, w)
 	l := newEventSource(t, w, "https://hooks.example.com")
 	l.publish("content_published", `"one"`)
 	c := l.form()

@@ -16,8 +16,7 @@ var linkShown = regexp.MustCompile(`https://service\.example(/portal/link/[A-Za-
 func TestProgramPortal(t *testing.T) {
 	w := testWeb(t, nil)
 	portalLink(t, w, "acme", webhook.PortalRead)
-	v := visit(t, w)
-	v.signIn(w)
+	v := visitSignedIn(t, w)
 	page := "/programs/acme/portal"
 	v.do("GET", "/tokens?program=acme").want(t, 200, `href="`+page+`"`)
 	v.do("GET", page).want(t, 200, "1 unused link.")

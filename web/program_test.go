@@ -13,9 +13,7 @@ import (
 // TestProgramPages creates a program, changes its limits, lists it and erases it. The audit log
 // records each change once.
 func TestProgramPages(t *testing.T) {
-	w := testWeb(t, func(cfg *Config) { cfg.MaxSubscriptions, cfg.RateLimit = 100, 1000 })
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, func(cfg *Config) { cfg.MaxSubscriptions, cfg.RateLimit = 100, 1000 })
 
 	v.do("GET", "/programs").want(t, 200, "No programs yet.")
 	v.do("GET", "/programs/-/new").has(t, "Default: 1,000.", "Default: 100.")
@@ -86,9 +84,7 @@ func TestProgramPages(t *testing.T) {
 
 // TestProgramOfAnyName checks that no program ID is the path of another page.
 func TestProgramOfAnyName(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, _ := startSignedIn(t, nil)
 	for _, id := range []string{"new", "export", "edit", "A.b_c-9", strings.Repeat("x", 64)} {
 		v.post("/programs/-/new", "id="+id).want(t, 303, "")
 		v.do("GET", "/programs/"+id).want(t, 200, "<span class=\"noun\">Program</span> "+id)
@@ -97,9 +93,7 @@ func TestProgramOfAnyName(t *testing.T) {
 
 // TestProgramList filters and sorts the programs, and counts the records of each.
 func TestProgramList(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	put := func(id, name string) {
 		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
 			_, _, err := sw.Programs().Put(id, &webhook.ProgramFields{Name: &name}, webhook.AuditEntry{})

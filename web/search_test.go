@@ -70,9 +70,7 @@ func TestFilterBySubscriptionName(t *testing.T) {
 }
 
 func TestSearch(t *testing.T) {
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.partner.example/in?key=s3cret")
 	name := "Partner <b>X</b>"
 	_, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", l.sub.ID,

@@ -235,9 +235,7 @@ func TestStreamsAreBounded(t *testing.T) {
 // TestFirstPageIsSmall checks the size of everything that a new browser loads for its first page.
 func TestFirstPageIsSmall(t *testing.T) {
 	const most = 60_000
-	w := testWeb(t, nil)
-	v := visit(t, w)
-	v.signIn(w)
+	v, _ := startSignedIn(t, nil)
 	first := v.do("GET", "/", "Accept-Encoding", "gzip")
 	plain := v.do("GET", "/", "Accept-Encoding", "identity")
 	sum := len(first.body)

@@ -30,9 +30,7 @@ func (v visitor) shareDelivery(id string) string {
 // sharedFixture returns a delivery with canaries in the fields that only admins may see.
 func sharedFixture(t *testing.T) (w *Web, v visitor, id string) {
 	t.Helper()
-	w = testWeb(t, nil)
-	v = visit(t, w)
-	v.signIn(w)
+	v, w = startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.example.com/canary-path?key="+urlCanary)
 	l.publish("content_published", `"visible <b> body"`)
 	c := l.form()

@@ -23,14 +23,7 @@ import (
 // subscribing is a signed-in admin of a service that only sends to the public internet.
 func subscribing(t *testing.T) (visitor, *Web) {
 	t.Helper()
-	catalog, err := webhook.LoadCatalog()
-	must(t, err)
-	w := testWeb(t, func(c *Config) {
-		c.Rules, c.MaxSubscriptions, c.BatchSize = webhook.SubscriptionRules{Catalog: catalog}, 3, 100
-	})
-	v := visit(t, w)
-	v.signIn(w)
-	return v, w
+	return startSignedIn(t, func(c *Config) { c.MaxSubscriptions, c.BatchSize = 3, 100 })
 }
 
 // hidden returns the value of a hidden field.
@@ -141,8 +134,7 @@ func TestCreateSubscription(t *testing.T) {
 	if n := len(listSubscriptions(t, w, "")); n != 1 {
 		t.Errorf("there are %d subscriptions, want 1", n)
 	}
-	stranger := visit(t, w)
-	stranger.signIn(w)
+	stranger := visitSignedIn(t, w)
 	stranger.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t,
 		422, "This form was submitted before")
 
@@ -286,12 +278,10 @@ func TestEditFilters(t *testing.T) {
 // The form keeps an event type that the catalog no longer contains, until it is deselected.
 func TestEditRemovedEventType(t *testing.T) {
 	var catalog *webhook.Catalog
-	w := testWeb(t, func(c *Config) {
+	v, w := startSignedIn(t, func(c *Config) {
 		catalog = webhook.NewCatalog(c.Rules.Catalog.Types()...)
 		c.Rules.Catalog = catalog
 	})
-	v := visit(t, w)
-	v.signIn(w)
 	l := newEventSource(t, w, "https://hooks.example.com/in")
 	path := subscriptionPath(l.sub.ID) + "/edit"
 	edit := func(events ...string) page {

@@ -13,10 +13,8 @@ import (
 // A token is created on a page, shown once, works, is listed with its last use, and is rejected
 // once it is revoked. The audit log records both actions.
 func TestTokenPages(t *testing.T) {
-	w := testWeb(t, nil)
+	v, w := startSignedIn(t, nil)
 	makeAdmin(t, w, "eve@example.com")
-	v := visit(t, w)
-	v.signIn(w)
 
 	v.do("GET", "/tokens").want(t, http.StatusOK, "No tokens yet.")
 	v.do("GET", "/tokens/new?program=acme").want(t, http.StatusOK, `value="acme"`)
@@ -78,10 +76,8 @@ func TestTokenPages(t *testing.T) {
 // TestMetricsToken checks that the form creates a metrics token only within a program, and how a
 // token of the installation is shown.
 func TestMetricsToken(t *testing.T) {
-	w := testWeb(t, nil)
+	v, w := startSignedIn(t, nil)
 	makeAdmin(t, w, "eve@example.com")
-	v := visit(t, w)
-	v.signIn(w)
 	v.post("/tokens/new", "program=&user=prometheus&scope=metrics.read&days=30").want(t, http.StatusUnprocessableEntity, "Program")
 	v.post("/tokens/new", "program=acme&user=prometheus&scope=metrics.read&days=30").want(t, http.StatusOK, "Copy it now:")
 	token, _, err := storetest.CreateToken(t.Context(), w.store,
@@ -98,10 +94,8 @@ func TestMetricsToken(t *testing.T) {
 
 // An owner can create a platform token, with a separate form that warns about it.
 func TestPlatformToken(t *testing.T) {
-	w := testWeb(t, nil)
+	v, w := startSignedIn(t, nil)
 	makeAdmin(t, w, "eve@example.com")
-	v := visit(t, w)
-	v.signIn(w)
 
 	form := v.do("GET", "/tokens/new?scopes=platform&program=acme")
 	form.want(t, http.StatusOK, "A platform token is not limited to a program.")

@@ -89,6 +89,21 @@ func (v visitor) signIn(w *Web) {
 	v.do("POST", w.NewSignInLink(admin.ID)).want(v.t, 303, "")
 }
 
+// visitSignedIn returns a browser with a session of testAdmin.
+func visitSignedIn(t *testing.T, w *Web) visitor {
+	t.Helper()
+	v := visit(t, w)
+	v.signIn(w)
+	return v
+}
+
+// startSignedIn returns the admin UI with its own store, and a browser with a session of testAdmin.
+func startSignedIn(t *testing.T, change func(*Config)) (visitor, *Web) {
+	t.Helper()
+	w := testWeb(t, change)
+	return visitSignedIn(t, w), w
+}
+
 // page is a response with its whole body.
 type page struct {
 	*http.Response

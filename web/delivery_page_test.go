@@ -159,6 +159,14 @@ func (p page) hasNot(t *testing.T, texts ...string) {
 	}
 }
 
+// wantHeader checks a header of a response.
+func (p page) wantHeader(t *testing.T, name, want string) {
+	t.Helper()
+	if got := p.Header.Get(name); got != want {
+		t.Errorf("%s %s: %s: got %q, want %q", p.Request.Method, p.Request.URL, name, got, want)
+	}
+}
+
 // The delivery page follows the delivery through five attempts.
 func TestDeliveryPage(t *testing.T) {
 	v, w := startSignedIn(t, nil)
@@ -245,9 +253,7 @@ func chosenAttempt(t *testing.T, v visitor, path string) {
 	p.want(t, 200, "Until it failed")
 	p.has(t, "10.0 s", `attempt=2" title="timeout`, `hx-sse:connect="`+path+`/stream?attempt=2"`)
 	p.hasNot(t, "busy")
-	if got := p.Header.Get("Cache-Control"); got != "no-store" {
-		t.Errorf("Cache-Control of an attempt: %q", got)
-	}
+	p.wantHeader(t, "Cache-Control", "no-store")
 	v.do("GET", path+"?attempt=4").want(t, 404, "")
 }
 
@@ -278,10 +284,9 @@ func (v visitor) wantFile(path, want string) {
 	if p.body != want {
 		v.t.Errorf("%s: got %q, want %q", path, p.body, want)
 	}
-	if got := p.Header.Get("Content-Type"); got != "text/plain; charset=utf-8" {
-		v.t.Errorf("%s: Content-Type %q", path, got)
-	}
-	if !strings.HasPrefix(p.Header.Get("Content-Disposition"), "attachment; ") || p.Header.Get("X-Content-Type-Options") != "nosniff" {
+	p.wantHeader(v.t, "Content-Type", "text/plain; charset=utf-8")
+	p.wantHeader(v.t, "X-Content-Type-Options", "nosniff")
+	if !strings.HasPrefix(p.Header.Get("Content-Disposition"), "attachment; ") {
 		v.t.Errorf("%s: %v", path, p.Header)
 	}
 }

@@ -118,15 +118,10 @@ func TestIdentitySignIn(t *testing.T) {
 	if n := adminCount(t, w); n != 2 {
 		t.Errorf("got %d admins", n)
 	}
-	log := strings.Join(audited(t, w), "\n")
-	for _, want := range []string{"cy@example.com from 127.0.0.1: admin.create operator, through OpenID Connect",
+	wantAudit(t, w, "cy@example.com from 127.0.0.1: admin.create operator, through OpenID Connect",
 		"session.begin Go-http-client/1.1, through OpenID Connect", "from operator to owner, through OpenID Connect", "from owner to viewer",
 		"cy@example.com from 127.0.0.1: session.refuse OpenID Connect: no role; ended 1 session",
-		"provider from 127.0.0.1: session.refuse", "no role, subject sub-2"} {
-		if !strings.Contains(log, want) {
-			t.Errorf("the audit log contains no %q:\n%s", want, log)
-		}
-	}
+		"provider from 127.0.0.1: session.refuse", "no role, subject sub-2")
 }
 
 // TestIdentityCookie checks the cookie of a flow behind HTTPS.
@@ -556,10 +551,7 @@ func TestIdentityRaised(t *testing.T) {
 	v.do("GET", "/account").want(t, 200, "with the role owner")
 	first.do("GET", "/account").want(t, 401, "")
 	first.enter(cy.Email, testPassword).want(t, 401, "Wrong email or password")
-	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log,
-		"from viewer to owner, through OpenID Connect; ended the password, 1 passkey, 1 session") {
-		t.Errorf("the audit log:\n%s", log)
-	}
+	wantAudit(t, w, "from viewer to owner, through OpenID Connect; ended the password, 1 passkey, 1 session")
 }
 
 // If the provider says that an address is unverified, no admin is created or found by it.
@@ -659,9 +651,7 @@ func TestNoProvider(t *testing.T) {
 	w := testWeb(t, nil)
 	makeAdmin(t, w, testAdmin)
 	v := visit(t, w)
-	if a := v.do("GET", "/sign-in"); strings.Contains(a.body, "oidc") {
-		t.Error("the page has a link to a provider")
-	}
+	v.do("GET", "/sign-in").hasNot(t, "oidc")
 	v.do("GET", "/sign-in/oidc").want(t, 404, "")
 	v.do("GET", callback+"?code=x&state=y").want(t, 404, "")
 }

@@ -313,9 +313,7 @@ func TestStatusNamesTrouble(t *testing.T) {
 	w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
 	v := visitSignedIn(t, w)
 	for _, path := range []string{"/status", "/events"} {
-		if p := v.do("GET", path); !strings.Contains(p.body, `state-retryable" href="/system"`) || !strings.Contains(p.body, ">Disk nearly full</span>") {
-			t.Errorf("%s does not name the trouble:\n%s", path, p.body)
-		}
+		v.do("GET", path).has(t, `state-retryable" href="/system"`, ">Disk nearly full</span>")
 	}
 }
 

@@ -295,9 +295,7 @@ func TestBusy(t *testing.T) {
 	for range 20 {
 		p := v.enter(testAdmin, testPassword)
 		p.want(t, 503, "Try again in a few seconds")
-		if got := p.Header.Get("Retry-After"); got != "2" {
-			t.Errorf("Retry-After: got %q", got)
-		}
+		p.wantHeader(t, "Retry-After", "2")
 	}
 	// The response must not reveal whether the admin exists: a password is hashed in both cases.
 	v.enter("unknown@example.com", testPassword).want(t, 503, "Try again in a few seconds")

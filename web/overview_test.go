@@ -176,11 +176,7 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p = v.do("GET", "/deliveries")
 	p.want(t, 200, "user_created"+html.EscapeString(hostile))
 	p.want(t, 200, ">hooks.example<")
-	for _, bad := range []string{"<img", "query-canary"} {
-		if strings.Contains(p.body, bad) {
-			t.Errorf("the page has %s:\n%s", bad, p.body)
-		}
-	}
+	p.hasNot(t, "<img", "query-canary")
 }
 
 // The overview shows the selected program.

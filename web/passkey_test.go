@@ -219,29 +219,20 @@ func TestPasskey(t *testing.T) {
 	// The passkey names the admin; no email is typed.
 	p = v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a)), "next", "/deliveries")
 	p.want(t, 303, "")
-	if p.Header.Get("Location") != "/deliveries" {
-		t.Errorf("leads to %s", p.Header.Get("Location"))
-	}
+	p.wantHeader(t, "Location", "/deliveries")
 	v.do("GET", "/account").want(t, 200, "Signed in as "+testAdmin)
 	all, err := w.store.Admins().Passkeys(t.Context(), admin.ID)
 	must(t, err)
 	if len(all) != 1 || all[0].UsedAt.IsZero() || all[0].RPID != passkeyHost {
 		t.Errorf("got %+v", all)
 	}
-	log := strings.Join(audited(t, w), "\n")
-	for _, want := range []string{testAdmin + " from 127.0.0.1: passkey.create", "with the passkey Laptop"} {
-		if !strings.Contains(log, want) {
-			t.Errorf("the audit has no %q:\n%s", want, log)
-		}
-	}
+	wantAudit(t, w, testAdmin+" from 127.0.0.1: passkey.create", "with the passkey Laptop")
 
 	v.do("POST", "/account/passkeys/"+webhook.NewID()+"/remove").want(t, 404, "")
 	v.do("POST", "/account/passkeys/"+all[0].ID+"/remove").want(t, 303, "")
 	v.do("POST", "/sign-out").want(t, 303, "")
 	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 401, "not registered here")
-	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, testAdmin+" from 127.0.0.1: passkey.remove") {
-		t.Errorf("the audit:\n%s", log)
-	}
+	wantAudit(t, w, testAdmin+" from 127.0.0.1: passkey.remove")
 }
 
 // A wrong passkey response does not sign in, and creates no session.
@@ -368,9 +359,7 @@ func TestPasskeyCopied(t *testing.T) {
 	// The refused counts are not stored: the original still works.
 	a.count = 9
 	v.send("/sign-in/passkey", "credential", a.sign(v.challenge(a))).want(t, 303, "")
-	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, testAdmin+" from 127.0.0.1: passkey.refuse") {
-		t.Errorf("the audit:\n%s", log)
-	}
+	wantAudit(t, w, testAdmin+" from 127.0.0.1: passkey.refuse")
 }
 
 // The response of the page for a new passkey belongs to its session, and works once.
@@ -440,9 +429,7 @@ func TestPasskeyOfAnother(t *testing.T) {
 	other.do("GET", adminPath(admin.ID)).want(t, 200, remove)
 	other.do("POST", adminPath(bo.ID)+"/passkeys/"+all[0].ID+"/remove").want(t, 404, "")
 	other.do("POST", remove).want(t, 303, "")
-	if log := strings.Join(audited(t, w), "\n"); !strings.Contains(log, bo.Email+" from 127.0.0.1: passkey.remove") {
-		t.Errorf("the audit:\n%s", log)
-	}
+	wantAudit(t, w, bo.Email+" from 127.0.0.1: passkey.remove")
 }
 
 // The passkey of one admin cannot become, or stand for, that of another.

@@ -28,9 +28,7 @@ func TestProgramPages(t *testing.T) {
 	name := "<b>ACME & Söhne</b>"
 	made := v.post("/programs/-/new", url.Values{"id": {" acme "}, "name": {name}, "rate_limit": {"60"}, "max_in_flight": {""}}.Encode())
 	made.want(t, 303, "")
-	if got := made.Header.Get("Location"); got != "/programs/acme" {
-		t.Fatalf("after creation: %q", got)
-	}
+	made.wantHeader(t, "Location", "/programs/acme")
 	p, err := w.store.Programs().Get(t.Context(), "acme")
 	must(t, err)
 	if p.Name != name || p.Limits.RateLimit == nil || *p.Limits.RateLimit != 60 ||
@@ -118,9 +116,7 @@ func TestProgramList(t *testing.T) {
 	v.do("GET", "/programs?filter[failing]=true").want(t, 200, "No results.")
 	v.do("GET", "/programs?filter[failing]=maybe").want(t, 400, "must be one of failing, not failing")
 	for text, want := range map[string]string{"zoo": "/programs/zoo", "ller+7": "/programs/tenant-07"} {
-		if got := v.do("GET", "/find?q="+text).Header.Get("Location"); got != want {
-			t.Errorf("a search for %s leads to %q, want %s", text, got, want)
-		}
+		v.do("GET", "/find?q="+text).wantHeader(t, "Location", want)
 	}
 
 	v.do("GET", "/programs/acme").has(t, "all active", "<dd>1</dd>")

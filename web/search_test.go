@@ -57,9 +57,7 @@ func TestFilterBySubscriptionName(t *testing.T) {
 	partner.do("GET", "/portal/find/suggest?options&subscription=partner").hasNot(t, "Partner X")
 	p = partner.do("GET", "/portal/find?q=x.example")
 	p.want(t, 303, "")
-	if to := p.Header.Get("Location"); to != "/portal"+subscriptionPath(other.ID) {
-		t.Errorf("the partner's only subscription: led to %s", to)
-	}
+	p.wantHeader(t, "Location", "/portal"+subscriptionPath(other.ID))
 	for _, q := range []string{x.ID, x.ID[:35], "Partner", "acme", "globex", "text:two"} {
 		p := partner.do("GET", "/portal/find?q="+url.QueryEscape(q))
 		p.want(t, 404, "Subscriptions, deliveries and events were searched.")
@@ -80,9 +78,7 @@ func TestSearch(t *testing.T) {
 
 	page := v.do("GET", "/find?q=PARTNER")
 	page.want(t, 303, "")
-	if got := page.Header.Get("Location"); got != subscriptionPath(l.sub.ID) {
-		t.Errorf("the only partner: led to %s", got)
-	}
+	page.wantHeader(t, "Location", subscriptionPath(l.sub.ID))
 	v.do("GET", "/find?q=s3cret").want(t, 404, "No match for")
 	p := v.do("GET", "/find?q=a") // matches a program, IDs, and the partner
 	p.want(t, 200, "Partner &lt;b&gt;X&lt;/b&gt;")

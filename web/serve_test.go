@@ -55,9 +55,7 @@ func TestBusyPage(t *testing.T) {
 	w.mux.Handle("/busy", w.serve(func(*request) (response, error) { return response{}, fmt.Errorf("list: %w", store.ErrBusy) }))
 	p := visit(t, w).do("GET", "/busy")
 	p.want(t, http.StatusServiceUnavailable, "Too many pages are loading")
-	if got := p.Header.Get("Retry-After"); got != "5" {
-		t.Errorf("got Retry-After %q, want 5", got)
-	}
+	p.wantHeader(t, "Retry-After", "5")
 }
 
 // TestNote checks that the note of a POST is shown once on the next page, and that only this

@@ -75,6 +75,18 @@ func audited(t *testing.T, w *Web) (all []string) {
 	return all
 }
 
+// wantAudit checks that the audit log contains some texts, and returns the log.
+func wantAudit(t *testing.T, w *Web, texts ...string) (log string) {
+	t.Helper()
+	log = strings.Join(audited(t, w), "\n")
+	for _, want := range texts {
+		if !strings.Contains(log, want) {
+			t.Errorf("the audit log lacks %q:\n%s", want, log)
+		}
+	}
+	return log
+}
+
 // TestFirstAdmin goes from the first start to the first page, over HTTP and over HTTPS.
 func TestFirstAdmin(t *testing.T) {
 	for name, secure := range map[string]bool{"http": false, "https": true} {
@@ -110,9 +122,7 @@ func firstAdmin(t *testing.T, secure bool) {
 
 	p = v.send(link, "email", " Ana@Example.COM ", "password", testPassword, "again", testPassword)
 	p.want(t, 303, "")
-	if got := p.Header.Get("Location"); got != "/" {
-		t.Errorf("Location: got %q, want /", got)
-	}
+	p.wantHeader(t, "Location", "/")
 	wantCookies(t, p, secure)
 	if strings.Contains(link, v.cookie("session")) {
 		t.Error("the session has the code of the link")
@@ -203,9 +213,7 @@ func TestSignIn(t *testing.T) {
 			v.client.Jar.SetCookies(jar, []*http.Cookie{{Name: w.sessions.cookieName("session"), Value: planted, Path: "/", Secure: secure}})
 			p = v.send("/sign-in", "email", " Ana@Example.COM ", "password", testPassword, "next", "/audit?x=1")
 			p.want(t, 303, "")
-			if got := p.Header.Get("Location"); got != "/audit?x=1" {
-				t.Errorf("Location: got %q, want /audit?x=1", got)
-			}
+			p.wantHeader(t, "Location", "/audit?x=1")
 			wantCookies(t, p, secure)
 			first := v.cookie("session")
 			if first == planted {

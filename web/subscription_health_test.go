@@ -110,9 +110,7 @@ func TestProbeNow(t *testing.T) {
 	path := subscriptionPath(l.sub.ID)
 	policy := webhook.HealthPolicy{RejectingAfter: 1}
 	v.do("GET", path).hasNot(t, "Probe now")
-	if to := v.send(path + "/probe").Header.Get("Location"); to != path {
-		t.Errorf("of one that is not failing the page is %s", to)
-	}
+	v.send(path+"/probe").wantHeader(t, "Location", path)
 	v.do("GET", path).has(t, "The subscription is not failing")
 	l.publish("content_published", `"a"`, `"b"`)
 	attemptOne(t, w.store, l.sub.ID, 401, policy)
@@ -153,9 +151,7 @@ func TestProbeNow(t *testing.T) {
 	result.want(t, 200, "Probe")
 	result.has(t, "403", "12 ms")
 	result.apart(t).inert(t)
-	if all := strings.Join(did(t, w), " "); all != "probe" {
-		t.Errorf("the audit has %s", all)
-	}
+	wantDid(t, w, "probe")
 }
 
 // TestMaxPerSecondForm sets, keeps and removes the limit in the form.
@@ -175,9 +171,7 @@ func TestMaxPerSecondForm(t *testing.T) {
 	v.do("GET", path+"/edit").has(t, `value="2.5"`)
 	edit("").want(t, 303, "")
 	v.do("GET", path).hasNot(t, "requests per second")
-	if all := strings.Join(did(t, w), " "); all != "update update" {
-		t.Errorf("the audit has %s", all)
-	}
+	wantDid(t, w, "update", "update")
 }
 
 // TestMaxEventsForm sets, keeps and removes the limit in the form.

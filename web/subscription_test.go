@@ -61,6 +61,14 @@ func did(t *testing.T, w *Web) (done []string) {
 	return done
 }
 
+// wantDid checks the audited actions on subscriptions, oldest first.
+func wantDid(t *testing.T, w *Web, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, did(t, w)); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+}
+
 func listSubscriptions(t *testing.T, w *Web, query string) []record.SubscriptionSummary {
 	t.Helper()
 	values, err := url.ParseQuery(query)
@@ -151,9 +159,7 @@ func TestCreateSubscription(t *testing.T) {
 	}
 	v.send("/subscriptions/new", append([]string{"once", v.do("GET", "/subscriptions/new").hidden(t, "once")}, good[2:]...)...).want(t, 422,
 		"the program has 3 subscriptions")
-	if diff := cmp.Diff([]string{"create", "create", "create"}, did(t, w)); diff != "" {
-		t.Errorf("the audit (-want +got):\n%s", diff)
-	}
+	wantDid(t, w, "create", "create", "create")
 }
 
 func newLogToken(t *testing.T, w *Web, programID string) {
@@ -231,10 +237,7 @@ func TestEditSubscription(t *testing.T) {
 	edit(v.do("GET", path+"/edit").hidden(t, "was"), "headers", "X-Key").want(t, 422, "must have one header on each line, as Name: value")
 	edit(v.do("GET", path+"/edit").hidden(t, "was"), "headers", "X-Key: a", "remove_headers", "true").want(t, 422,
 		"cannot be both removed and replaced")
-	want := []string{"update", "pause", "resume", "update", "update", "update", "update", "update", "update"}
-	if diff := cmp.Diff(want, did(t, w)); diff != "" {
-		t.Errorf("the audit (-want +got):\n%s", diff)
-	}
+	wantDid(t, w, "update", "pause", "resume", "update", "update", "update", "update", "update", "update")
 }
 
 // The form shows filters as JSON, shows the errors in them, and drops the filter of a deselected
@@ -330,12 +333,8 @@ func TestSubscriptionActions(t *testing.T) {
 	rotations(t, v, l)
 	deletion(t, v, l)
 	v.do("GET", path).has(t, ping.ID)
-	want := []string{"ping", "pause", "resume", "replay", "cancel_replay", "rotate_secret", "rotate_secret", "rotate_secret", "rotate_secret",
-		"rotate_secret",
-		"delete"}
-	if diff := cmp.Diff(want, did(t, w)); diff != "" {
-		t.Errorf("the audit (-want +got):\n%s", diff)
-	}
+	wantDid(t, w, "ping", "pause", "resume", "replay", "cancel_replay", "rotate_secret", "rotate_secret", "rotate_secret",
+		"rotate_secret", "rotate_secret", "delete")
 }
 
 // A test event goes to one subscription, whatever its event types, in its own delivery.
@@ -368,9 +367,7 @@ func TestSendTestEvent(t *testing.T) {
 	}
 	v.do("GET", strings.TrimSuffix(to, "#ping")).has(t, "Test event channel_created", "204")
 	v.do("GET", deliveryPath(c.ID)).has(t, "It is not in the event log.", "X-Service-Test")
-	if diff := cmp.Diff([]string{"test"}, did(t, w)); diff != "" {
-		t.Errorf("the audit (-want +got):\n%s", diff)
-	}
+	wantDid(t, w, "test")
 }
 
 // pingAndWait checks that the ping page waits for its result.
@@ -626,9 +623,7 @@ func TestSubscriptionListOrder(t *testing.T) {
 	// A form without JavaScript sends its empty fields.
 	to := v.do("GET", "/subscriptions?filter[search]=&filter[active]=false&sort=&page[size]=")
 	to.want(t, 303, "")
-	if got := to.Header.Get("Location"); got != "/subscriptions?filter[active]=false" {
-		t.Errorf("leads to %s", got)
-	}
+	to.wantHeader(t, "Location", "/subscriptions?filter[active]=false")
 	v.do("GET", "/subscriptions/export?format=csv").want(t, 200, "a.example")
 
 	// A partner's list has the same order.

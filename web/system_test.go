@@ -31,15 +31,11 @@ func TestSystemPage(t *testing.T) {
 	v.signIn(w)
 	p := v.do("GET", "/system")
 	p.want(t, 200, "SQLite 3.")
-	for _, text := range []string{"Forecast", "available one day after the first event", "Space for a copy",
+	p.has(t, "Forecast", "available one day after the first event", "Space for a copy",
 		"available a day after the first event", "v1.2.3", "Write-ahead log", "localhost", "our CA",
 		"hooks.example: the certificate could not be obtained or renewed",
 		"the issuer &lt;is&gt; down", "none yet", "--retention", "30d", "3 d for successful deliveries", "--alert-url", "SERVICE_ALERT_URL",
-		"ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide"} {
-		if !strings.Contains(p.body, text) {
-			t.Errorf("the page does not say %q", text)
-		}
-	}
+		"ready", "the moon", "it is &lt;low&gt;", "Wait.", "WARN the tide")
 	w.cfg.Ready = func(context.Context) error { return errors.New("the store is on fire") }
 	v.do("GET", "/system").want(t, 200, "the store is on fire")
 }

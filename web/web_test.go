@@ -198,17 +198,13 @@ func TestEveryAnswerHasItsHeaders(t *testing.T) {
 			t.Errorf("%s %s: got %d, want %d", tt.method, tt.path, p.StatusCode, tt.status)
 		}
 		for key, value := range want {
-			if got := p.Header.Get(key); got != value {
-				t.Errorf("%s %s: %s: got %q, want %q", tt.method, tt.path, key, got, value)
-			}
+			p.wantHeader(t, key, value)
 		}
 		cache := "no-store"
 		if tt.stored {
 			cache = "public, max-age=31536000, immutable"
 		}
-		if got := p.Header.Get("Cache-Control"); got != cache {
-			t.Errorf("%s %s: Cache-Control: got %q, want %q", tt.method, tt.path, got, cache)
-		}
+		p.wantHeader(t, "Cache-Control", cache)
 		id := p.Header.Get("X-Request-Id")
 		if len(id) != 36 || seen[id] {
 			t.Errorf("%s %s: X-Request-Id: got %q", tt.method, tt.path, id)
@@ -260,12 +256,8 @@ func TestPagesAreCompressed(t *testing.T) {
 	v := visit(t, testWeb(t, nil))
 	plain := v.do("GET", "/", "Accept-Encoding", "identity")
 	zipped := v.do("GET", "/", "Accept-Encoding", "gzip")
-	if got := plain.Header.Get("Content-Encoding"); got != "" {
-		t.Errorf("without being asked: Content-Encoding %q", got)
-	}
-	if got := zipped.Header.Get("Content-Encoding"); got != "gzip" {
-		t.Fatalf("Content-Encoding: got %q, want gzip", got)
-	}
+	plain.wantHeader(t, "Content-Encoding", "")
+	zipped.wantHeader(t, "Content-Encoding", "gzip")
 	z, err := gzip.NewReader(strings.NewReader(zipped.body))
 	must(t, err)
 	got, err := io.ReadAll(z)
@@ -291,12 +283,8 @@ func TestFaultsAreLoggedOnce(t *testing.T) {
 			p := visit(t, w).do("GET", "/broken/secret-code")
 			id := p.Header.Get("X-Request-Id")
 			p.want(t, 500, "Request ID <code>"+id+"</code>")
-			if strings.Contains(p.body, "the cause") {
-				t.Errorf("the page tells the cause:\n%s", p.body)
-			}
-			if !strings.Contains(p.body, "Try again") {
-				t.Errorf("the page does not offer to try again:\n%s", p.body)
-			}
+			p.hasNot(t, "the cause")
+			p.has(t, "Try again")
 			got := log.String()
 			if strings.Count(got, "level=") != 1 || !strings.Contains(got, "the cause") || !strings.Contains(got, "request_id="+id) {
 				t.Errorf("the log contains\n%s", got)

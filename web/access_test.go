@@ -122,7 +122,7 @@ func TestHeldForms(t *testing.T) {
 			for _, form := range forms {
 				w := testWeb(t, nil)
 				withPassword(t, w, "owner@example.com")
-				newLogToken(t, w, "acme")
+				newProgramToken(t, w.store, "acme")
 				eve := withPassword(t, w, "eve@example.com")
 				v := visit(t, w)
 				v.enter(eve.Email, testPassword).want(t, 303, "")

@@ -169,11 +169,9 @@ func TestAuditPage(t *testing.T) {
 func TestFormsAreBounded(t *testing.T) {
 	w := testWeb(t, nil)
 	withPassword(t, w, testAdmin)
-	form := url.Values{"email": {testAdmin}, "password": {testPassword}, "more": {strings.Repeat("x", maxForm)}}.Encode()
-	r := httptest.NewRequest("POST", "/sign-in", strings.NewReader(form))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	rw := httptest.NewRecorder()
-	w.ServeHTTP(rw, r)
+	w.ServeHTTP(rw, formRequest("/sign-in",
+		url.Values{"email": {testAdmin}, "password": {testPassword}, "more": {strings.Repeat("x", maxForm)}}))
 	if rw.Code != http.StatusRequestEntityTooLarge || !strings.Contains(rw.Body.String(), "at most 64.0 KiB") ||
 		len(rw.Result().Cookies()) > 0 {
 		t.Errorf("got %d with %v:\n%s", rw.Code, rw.Result().Cookies(), rw.Body)

@@ -3,24 +3,20 @@ package web
 import (
 	"bufio"
 	"context"
-	"database/sql"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/a-h/templ"
 
 	"service/store"
-	"service/store/storetest"
 	"service/test/harness"
 	"service/web/ui"
 	"service/webhook"
@@ -34,37 +30,22 @@ type sender struct {
 
 func (s sender) subscribe(program, address string) webhook.Subscription {
 	s.t.Helper()
-	_, _, err := storetest.CreateToken(s.t.Context(), s.s, webhook.NewToken{ProgramID: program, UserID: "u",
-		Scopes: webhook.Scopes()})
-	must(s.t, err)
-	names := []string{"content_updated"}
-	sub, _, err := storetest.CreateSubscription(s.t.Context(), s.s, program, "u", &webhook.SubscriptionFields{URL: &address, Events: &names})
-	must(s.t, err)
-	return sub
+	newProgramToken(s.t, s.s, program)
+	return createSubscription(s.t, s.s, program, webhook.SubscriptionFields{URL: &address, Events: &[]string{"content_updated"}})
 }
 
 // deliver publishes an event, records a response with a status, and returns its delivery.
 func (s sender) deliver(sub webhook.Subscription, status int) string {
 	s.t.Helper()
-	ctx := s.t.Context()
-	id := webhook.NewID()
-	_, err := s.s.Events().Publish(ctx, sub.ProgramID, []webhook.Event{{ID: id, Name: "content_updated", ReceivedAt: time.Now(),
-		JSON: fmt.Appendf(nil, `{"id":%q,"name":"content_updated"}`, id)}})
-	must(s.t, err)
-	l, err := s.s.Queues().Get(ctx, sub.ID)
-	must(s.t, err)
-	c, err := s.s.Queues().Spend(ctx, &store.Credit{Queue: l, Newest: l.Wanted, Count: 1, Size: webhook.MaxDeliveryBytes}).Wait()
-	must(s.t, err)
+	publishIn(s.t, s.s, sub.ProgramID, "content_updated")
+	c := spend(s.t, s.s, sub.ID, store.Credit{Count: 1})
 	s.record(c, status)
 	return c.ID
 }
 
 func (s sender) record(c *store.Claim, status int) {
 	s.t.Helper()
-	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: status,
-		Result: webhook.Classify(status, webhook.ErrorNone)}
-	_, err := s.s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), webhook.HealthPolicy{})
-	must(s.t, err)
+	recordStatus(s.t, s.s, c, status, webhook.HealthPolicy{})
 }
 
 func sending(t *testing.T) (visitor, sender, *Web) {
@@ -204,8 +185,7 @@ func TestBulkOverPages(t *testing.T) {
 	v.ended(w, run).want(t, 200, "40 deliveries resent.")
 	v.do("GET", run).has(t, "40 pending")
 	v.do("GET", "/bulk-runs").want(t, 200, `href="`+run+`"`)
-	v.do("GET", "/audit").want(t, 200, "Completed: 40 deliveries done, 0 deliveries skipped")
-	v.do("GET", "/audit").want(t, 200, `href="`+run+`"`)
+	v.do("GET", "/audit").want(t, 200, "Completed: 40 deliveries done, 0 deliveries skipped", `href="`+run+`"`)
 	pending := func() int { return len(v.do("GET", "/deliveries?filter[status]=pending&page[size]=100").listed()) }
 	if got := pending(); got != failed+1 { // including the ping
 		t.Errorf("%d are pending, want %d", got, failed+1)
@@ -289,14 +269,8 @@ func TestBulkCount(t *testing.T) {
 	form := &bulkForm{verb: bulkRedeliver, list: &ui.Listing{List: webhook.AllDeliveryList, Path: "/deliveries"}, id: id, back: "/"}
 	form.plan = store.BulkPlan{Matched: 1234, Done: 1200, Share: 0.34, Skipped: map[webhook.BulkSkip]int{webhook.SkipRedelivered: 34}}
 	form.list.Query.Sort = webhook.AllDeliveryList.Default
-	var b strings.Builder
-	must(t, bulkPage(fixedFrame(), form).Render(t.Context(), &b))
-	for _, want := range []string{"Counting… 1,234 deliveries match so far", "(34 % counted)", "Resend all matching</button>",
-		"34: already resent"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("the page does not have %q:\n%s", want, b.String())
-		}
-	}
+	contains(t, "the page", rendered(t, bulkPage(fixedFrame(), form)), []string{"Counting… 1,234 deliveries match so far",
+		"(34 % counted)", "Resend all matching</button>", "34: already resent"}, nil)
 }
 
 func TestBulkOfWhatIsTicked(t *testing.T) {
@@ -463,17 +437,9 @@ func TestDeliveryStreamChanges(t *testing.T) {
 	page := v.do("GET", "/deliveries?program=acme")
 	address := page.link(t, `hx-sse:connect="([^"]+)"`)
 	point := page.link(t, `Last-Event-ID&#34;:&#34;([\d-]+)&#34;`)
-	ping := func(sub webhook.Subscription) *store.Claim {
-		t.Helper()
-		c, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
-		if err != nil || c == nil {
-			t.Fatal(err)
-		}
-		return c
-	}
 
 	f := followList(v, address, point)
-	elsewhere, c := ping(other), ping(sub)
+	elsewhere, c := claimPing(t, w, other.ID), claimPing(t, w, sub.ID)
 	id, data := f.next("1 of 5 attempts")
 	if !strings.Contains(data, `id="d-`+c.ID+`"`) || !strings.Contains(data, "data-update") || strings.Contains(data, elsewhere.ID) {
 		t.Fatalf("a change: %s", data)
@@ -491,10 +457,7 @@ func TestDeliveryStreamChanges(t *testing.T) {
 func TestDeliveryStreamLate(t *testing.T) {
 	v, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
-	c, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
-	if err != nil || c == nil {
-		t.Fatal(err)
-	}
+	c := claimPing(t, w, sub.ID)
 	newer := s.deliver(sub, 410)
 	page := v.do("GET", "/deliveries?filter[status]=failed")
 	page.want(t, 200, newer)
@@ -523,15 +486,22 @@ func TestDeliveryStreamLate(t *testing.T) {
 	}
 }
 
+// failedLiveList returns the live list of failed deliveries.
+func failedLiveList(t *testing.T, w *Web) *liveList {
+	t.Helper()
+	q := webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Size: 25, Filters: map[string][]string{"status": {"failed"}}}
+	l, err := w.pages.deliveries.newLiveList(t.Context(), &q, "")
+	must(t, err)
+	return l
+}
+
 // The stream sends a delivery that was stored while the page followed the list and that fails
 // later.
 func TestLiveListLate(t *testing.T) {
 	_, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
 	s.deliver(sub, 410)
-	q := webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Size: 25, Filters: map[string][]string{"status": {"failed"}}}
-	l, err := w.pages.deliveries.newLiveList(t.Context(), &q, "")
-	must(t, err)
+	l := failedLiveList(t, w)
 	update := func(late int) {
 		t.Helper()
 		newest, err := w.store.Deliveries().Newest(t.Context())
@@ -543,10 +513,7 @@ func TestLiveListLate(t *testing.T) {
 	}
 	update(1) // the page may lack it: it completed just before
 	other := s.subscribe("acme", "https://b.example/in")
-	c, err := storetest.ClaimPing(t.Context(), w.store, other.ID)
-	if err != nil || c == nil {
-		t.Fatal(err)
-	}
+	c := claimPing(t, w, other.ID)
 	update(0)
 	s.record(c, 410)
 	update(1)
@@ -558,15 +525,10 @@ func TestLiveListLate(t *testing.T) {
 func TestLiveListLateAtTheStart(t *testing.T) {
 	_, s, w := sending(t)
 	sub := s.subscribe("acme", "https://a.example/in")
-	c, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
-	if err != nil || c == nil {
-		t.Fatal(err)
-	}
+	c := claimPing(t, w, sub.ID)
 	watcher := w.store.WatchDeliveries()
 	defer watcher.Close()
-	q := webhook.ListQuery{Sort: webhook.AllDeliveryList.Default, Size: 25, Filters: map[string][]string{"status": {"failed"}}}
-	l, err := w.pages.deliveries.newLiveList(t.Context(), &q, "")
-	must(t, err)
+	l := failedLiveList(t, w)
 	s.record(c, 410)
 	for i, want := range []int{1, 0} {
 		u, err := l.update(t.Context(), watcher.Take().Deliveries)
@@ -688,14 +650,8 @@ func TestHostileDeliveries(t *testing.T) {
 		"runs": bulkRunsPage(fixedFrame(), []*bulkRunRecord{{BulkRun: webhook.BulkRun{ID: d.ID, ProgramID: hostile, Admin: hostile},
 			verb: bulkCancel}}),
 	} {
-		var b strings.Builder
-		must(t, c.Render(t.Context(), &b))
-		shown := regexp.MustCompile(`"[^"]*"`).ReplaceAllString(b.String(), "") // without attribute values, which are not displayed
-		for _, refused := range []string{"<script>a", "onclick=alert(1)>", "\u202e", "\x00"} {
-			if strings.Contains(shown, refused) {
-				t.Errorf("%s: has %q:\n%s", name, refused, b.String())
-			}
-		}
+		shown := regexp.MustCompile(`"[^"]*"`).ReplaceAllString(rendered(t, c), "") // without attribute values, which are not displayed
+		contains(t, name, shown, nil, []string{"<script>a", "onclick=alert(1)>", "\u202e", "\x00"})
 	}
 }
 
@@ -704,8 +660,7 @@ func TestHostileDeliveries(t *testing.T) {
 func TestTooManyURLs(t *testing.T) {
 	v, s, w := sending(t)
 	one := s.subscribe("acme", "https://a.example/in")
-	db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.store.Dir(), "service.db"))
-	must(t, err)
+	db := harness.OpenDatabase(t, w.store.Dir())
 	defer db.Close()
 	tx, err := db.Begin()
 	must(t, err)

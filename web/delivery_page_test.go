@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bufio"
 	"compress/gzip"
 	"context"
 	"fmt"
@@ -63,17 +62,22 @@ type eventSource struct {
 
 func newEventSource(t *testing.T, w *Web, url string) *eventSource {
 	t.Helper()
-	l := &eventSource{t: t, w: w}
-	_, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "acme", UserID: "1",
-		Scopes: webhook.Scopes()})
-	must(t, err)
-	active, secret := true, "Bearer top-secret-token"
-	header := &secret
-	l.sub, _, err = storetest.CreateSubscription(t.Context(), w.store, "acme", "1", &webhook.SubscriptionFields{
-		URL: &url, Events: &[]string{"content_published", "content_updated"}, Active: &active, AuthorizationHeader: &header,
+	newProgramToken(t, w.store, "acme")
+	sub := createSubscription(t, w.store, "acme", webhook.SubscriptionFields{
+		URL: &url, Events: &[]string{"content_published", "content_updated"}, Active: new(true),
+		AuthorizationHeader: new(new("Bearer top-secret-token")),
 	})
-	must(t, err)
-	return l
+	return &eventSource{t, w, sub}
+}
+
+// newDelivery returns a signed-in admin and a subscription with a delivery of events, whose first
+// attempt is in flight.
+func newDelivery(t *testing.T, url string, texts ...string) (v visitor, l *eventSource, c *store.Claim) {
+	t.Helper()
+	v, w := startSignedIn(t, nil)
+	l = newEventSource(t, w, url)
+	l.publish("content_published", texts...)
+	return v, l, l.form()
 }
 
 // heldDelivery checks that the page of a due delivery says what it waits for while its subscription
@@ -105,12 +109,7 @@ func (l *eventSource) publish(name string, fields ...string) []webhook.Event {
 // form creates a delivery of the waiting events, with its first attempt in flight.
 func (l *eventSource) form() *store.Claim {
 	l.t.Helper()
-	queue, err := l.w.store.Queues().Get(l.t.Context(), l.sub.ID)
-	must(l.t, err)
-	c, err := l.w.store.Queues().Spend(l.t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100,
-		Size: webhook.MaxDeliveryBytes}).Wait()
-	must(l.t, err)
-	return c
+	return spend(l.t, l.w.store, l.sub.ID, store.Credit{Count: 100})
 }
 
 func (l *eventSource) claim(ping bool) *store.Claim {
@@ -184,8 +183,7 @@ func TestDeliveryPage(t *testing.T) {
 	l.end(c, answerOf500("Content-Type: text/html\nDate: then\nServer: a\n", "<b>busy</b>"))
 	l.end(l.claim(false), webhook.Attempt{Error: webhook.ErrorTimeout, ErrorFact: "no response", Duration: 10 * time.Second})
 	p = v.do("GET", path)
-	p.want(t, 200, "Retrying: timeout (no response), 2 of 5 attempts")
-	p.has(t, "--attempt-timeout", webhook.ErrorTimeout.Detail())
+	p.want(t, 200, "Retrying: timeout (no response), 2 of 5 attempts", "--attempt-timeout", webhook.ErrorTimeout.Detail())
 	l.end(l.claim(false), answerOf500("Content-Type: text/html\nDate: now\nServer: b\n", "<b>busy</b>"))
 	p = v.do("GET", path)
 	p.want(t, 200, "Retrying: 500 Internal Server Error, 3 of 5 attempts")
@@ -217,8 +215,7 @@ func TestDeliveryPage(t *testing.T) {
 	p = v.send(path + "/cancel")
 	p.want(t, 303, "")
 	p = v.do("GET", path)
-	p.want(t, 200, "It will not be sent again.")
-	p.has(t, "The delivery was cancelled", "Already completed.", "Cancelled after 3 attempts")
+	p.want(t, 200, "It will not be sent again.", "The delivery was cancelled", "Already completed.", "Cancelled after 3 attempts")
 	v.send(path+"/cancel").want(t, 409, "already completed")
 
 	// Resending leads to the new delivery; each links to the other.
@@ -227,8 +224,7 @@ func TestDeliveryPage(t *testing.T) {
 	p.want(t, 303, "")
 	again := p.Header.Get("Location")
 	p = v.do("GET", again)
-	p.want(t, 200, "resent in 1 delivery: this one.")
-	p.has(t, `href="`+path+`"`, "Attempt 1 of 5 starts as soon as")
+	p.want(t, 200, "resent in 1 delivery: this one.", `href="`+path+`"`, "Attempt 1 of 5 starts as soon as")
 	v.do("GET", path).want(t, 200, `href="`+again+`"`)
 	heldDelivery(t, v, l, again)
 	deliveryOfGone(t, v, l, path, again)
@@ -250,8 +246,7 @@ func TestDeliveryPage(t *testing.T) {
 func chosenAttempt(t *testing.T, v visitor, path string) {
 	t.Helper()
 	p := v.do("GET", path+"?attempt=2")
-	p.want(t, 200, "Until it failed")
-	p.has(t, "10.0 s", `attempt=2" title="timeout`, `hx-sse:connect="`+path+`/stream?attempt=2"`)
+	p.want(t, 200, "Until it failed", "10.0 s", `attempt=2" title="timeout`, `hx-sse:connect="`+path+`/stream?attempt=2"`)
 	p.hasNot(t, "busy")
 	p.wantHeader(t, "Cache-Control", "no-store")
 	v.do("GET", path+"?attempt=4").want(t, 404, "")
@@ -260,18 +255,14 @@ func chosenAttempt(t *testing.T, v visitor, path string) {
 // deliveryOfGone checks that events of a paused or deleted subscription cannot be resent.
 func deliveryOfGone(t *testing.T, v visitor, l *eventSource, path, again string) {
 	t.Helper()
-	off := false
-	_, err := storetest.UpdateSubscription(t.Context(), l.w.store, "acme", l.sub.ID,
-		&webhook.SubscriptionFields{Active: &off})
-	must(t, err)
+	updateSubscription(t, l.w.store, l.sub.ID, webhook.SubscriptionFields{Active: new(false)})
 	v.do("GET", path).want(t, 200, "resume it first")
 	v.send(path+"/redeliver").want(t, 409, "not active")
 	v.do("GET", again).want(t, 200, "The subscription is paused: only pings and tests are sent")
-	_, err = storetest.DeleteSubscription(t.Context(), l.w.store, "acme", l.sub.ID)
+	_, err := storetest.DeleteSubscription(t.Context(), l.w.store, "acme", l.sub.ID)
 	must(t, err)
 	p := v.do("GET", path)
-	p.want(t, 200, "The subscription is deleted")
-	p.has(t, "deleted", "The subscription and its Authorization header are deleted.")
+	p.want(t, 200, "The subscription is deleted", "deleted", "The subscription and its Authorization header are deleted.")
 	v.do("GET", path+"/redeliver").want(t, 200, "The subscription is deleted")
 	v.send(path+"/redeliver").want(t, 404, "")
 }
@@ -324,12 +315,7 @@ func TestSplitPage(t *testing.T) {
 	v.do("GET", subscriptionPath(l.sub.ID)).hasNot(t, "failed permanently")
 
 	for i, status := range []int{200, 422, 200, 422} {
-		q, err := w.store.Queues().Get(t.Context(), l.sub.ID)
-		must(t, err)
-		c, err := w.store.Queues().Spend(t.Context(), &store.Credit{Queue: q, Newest: q.Wanted, Count: 1, Size: webhook.MaxDeliveryBytes,
-			Splits: true}).Wait()
-		must(t, err)
-		l.end(c, webhook.Attempt{ResponseStatus: status})
+		l.end(spend(t, w.store, l.sub.ID, store.Credit{Count: 1, Splits: true}), webhook.Attempt{ResponseStatus: status})
 		if i < 3 {
 			v.do("GET", path).has(t, sentence(i/2+1))
 		}
@@ -350,17 +336,12 @@ func TestSplitPage(t *testing.T) {
 
 // The page shows which attempts went to another URL than the subscription's, without its query.
 func TestEarlierURL(t *testing.T) {
-	v, w := startSignedIn(t, nil)
-	l := newEventSource(t, w, "https://old.example.com/hook?key=s3cret")
-	l.publish("content_updated", `"a"`)
-	c := l.form()
+	v, l, c := newDelivery(t, "https://old.example.com/hook?key=s3cret", `"a"`)
 	l.end(c, webhook.Attempt{Error: webhook.ErrorDNS})
 	path := "/deliveries/" + c.ID
 	const note = "Sent to an earlier URL"
 	v.do("GET", path).hasNot(t, note, "s3cret")
-	url := "https://new.example.com/hook"
-	_, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", l.sub.ID, &webhook.SubscriptionFields{URL: &url})
-	must(t, err)
+	updateSubscription(t, l.w.store, l.sub.ID, webhook.SubscriptionFields{URL: new("https://new.example.com/hook")})
 	p := v.do("GET", path)
 	p.has(t, note+`: <code class="whole">https://old.example.com/hook?…</code>`, "DNS lookup of old.example.com failed")
 	p.hasNot(t, "s3cret")
@@ -405,8 +386,7 @@ func TestRemovedResponse(t *testing.T) {
 
 // A body that the receiver sent in gzip format is shown unpacked and downloaded as received.
 func TestPackedResponse(t *testing.T) {
-	v, w := startSignedIn(t, nil)
-	l := newEventSource(t, w, "https://hooks.example.com")
+	v, l, c := newDelivery(t, "https://hooks.example.com", `"a"`)
 	pack := func(text string) string {
 		var b strings.Builder
 		z := gzip.NewWriter(&b)
@@ -414,8 +394,6 @@ func TestPackedResponse(t *testing.T) {
 		must(t, z.Close())
 		return b.String()
 	}
-	l.publish("content_published", `"a"`)
-	c := l.form()
 	short, long := pack(`{"problem":"no such channel"}`), pack(strings.Repeat("long text ", 10_000))
 	l.end(c, answerOf500("Content-Encoding: gzip\nContent-Length: "+strconv.Itoa(len(short))+"\n", short))
 	p := v.do("GET", "/deliveries/"+c.ID)
@@ -580,55 +558,25 @@ func TestPartsOf(t *testing.T) {
 
 // The delivery page receives the changes of its delivery, and no others.
 func TestOneDeliveryStream(t *testing.T) {
-	v, w := startSignedIn(t, nil)
-	l := newEventSource(t, w, "https://hooks.example.com")
-	l.publish("content_published", `"one"`)
-	c := l.form()
+	v, l, c := newDelivery(t, "https://hooks.example.com", `"one"`)
 	path := "/deliveries/" + c.ID
 	p := v.do("GET", path)
 	p.has(t, `hx-sse:connect="`+path+`/stream"`, `Last-Event-ID&#34;:&#34;pending-1-0-0-0-0-0&#34;`)
 
-	r, err := http.NewRequestWithContext(t.Context(), "GET", v.base+path+"/stream", nil)
-	must(t, err)
-	r.Header.Set("Last-Event-ID", "pending-1-0-0-0-0-0")
-	resp, err := v.client.Do(r)
-	must(t, err)
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, 1<<20)
-	next := func() (id, data string) {
-		for lines.Scan() {
-			switch line := lines.Text(); {
-			case strings.HasPrefix(line, "id: "):
-				id = line[4:]
-			case strings.HasPrefix(line, "data: "):
-				data += line[6:] + "\n"
-			case line == "" && data != "":
-				return id, data
-			}
-		}
-		t.Fatalf("the stream ended: %v", lines.Err())
-		return "", ""
-	}
+	f := followList(v, path+"/stream", "pending-1-0-0-0-0-0")
 	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // another delivery
 	l.end(c, answerOf500("Content-Type: text/html\n", "<script>alert(1)</script>"))
-	id, data := next()
+	id, data := f.next("<")
 	if id != "retryable-1-1-0-0-0-0" {
 		t.Errorf("the id is %q", id)
 	}
-	for _, part := range []string{`<div id="record" data-update>`, `<section id="facts" aria-label="Details" data-update>`,
-		`<section id="response"`, "Retrying: 500 Internal Server Error, 1 of 5 attempts", "Attempt 2 of 5 follows"} {
-		if !strings.Contains(data, part) {
-			t.Errorf("%q is not sent:\n%s", part, data)
-		}
-	}
-	if strings.Contains(data, "<script>alert") || strings.Contains(data, `id="request"`) {
-		t.Errorf("sent:\n%s", data)
-	}
+	contains(t, "the stream", data, []string{`<div id="record" data-update>`,
+		`<section id="facts" aria-label="Details" data-update>`, `<section id="response"`,
+		"Retrying: 500 Internal Server Error, 1 of 5 attempts", "Attempt 2 of 5 follows"}, []string{"<script>alert", `id="request"`})
 	c = l.claim(false)
 	l.end(c, webhook.Attempt{ResponseStatus: 200})
 	for id != "success-2-2-0-0-0-0" { // the stream may have sent intermediate states
-		if id, _ = next(); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
+		if id, _ = f.next("<"); !strings.HasPrefix(id, "pending-2") && !strings.HasPrefix(id, "success-2") {
 			t.Fatalf("then %q was sent", id)
 		}
 	}
@@ -638,10 +586,7 @@ func TestOneDeliveryStream(t *testing.T) {
 
 // Consecutive attempts with the same outcome are one line, and their advice is shown once.
 func TestAttemptsAreFolded(t *testing.T) {
-	v, w := startSignedIn(t, nil)
-	l := newEventSource(t, w, "https://hooks.example.com/in")
-	l.publish("content_published", `"one"`)
-	c := l.form()
+	v, l, c := newDelivery(t, "https://hooks.example.com/in", `"one"`)
 	path := "/deliveries/" + c.ID
 	l.end(c, answerOf500("Server: a\n", "busy"))
 	for i := range 4 {
@@ -664,10 +609,7 @@ func TestAttemptsAreFolded(t *testing.T) {
 
 // The head of a recovered delivery says when and by which delivery it was recovered.
 func TestRecoveredDelivery(t *testing.T) {
-	v, w := startSignedIn(t, nil)
-	l := newEventSource(t, w, "https://hooks.example.com")
-	l.publish("content_published", `"one"`)
-	c := l.form()
+	v, l, c := newDelivery(t, "https://hooks.example.com", `"one"`)
 	l.end(c, webhook.Attempt{ResponseStatus: 404})
 	path := deliveryPath(c.ID)
 	v.do("GET", path).hasNot(t, "Recovered at")
@@ -675,7 +617,7 @@ func TestRecoveredDelivery(t *testing.T) {
 	l.end(l.claim(false), webhook.Attempt{ResponseStatus: 200})
 	p := v.do("GET", path)
 	p.has(t, "Failed: 404 Not Found, 1 of 5 attempts,", ". Recovered at ", ` by delivery <a href="`+again+`">`)
-	d, err := w.store.Deliveries().View(t.Context(), c.ID)
+	d, err := l.w.store.Deliveries().View(t.Context(), c.ID)
 	must(t, err)
 	if got := deliveryPath(d.RecoveredBy); got != again {
 		t.Errorf("recovered by %s, want %s", got, again)

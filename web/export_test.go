@@ -61,17 +61,16 @@ func fillExports(t *testing.T, w *Web) {
 	t.Helper()
 	ctx := t.Context()
 	for i := range webhook.MaxPageSize + 3 {
-		_, _, err := storetest.CreateToken(ctx, w.store, webhook.NewToken{ProgramID: []string{"acme", "other"}[i%2], UserID: "u", Name: "=1+1",
-			Scopes: webhook.Scopes()})
+		program := []string{"acme", "other"}[i%2]
+		_, _, err := storetest.CreateToken(ctx, w.store,
+			webhook.NewToken{ProgramID: program, UserID: "u", Name: "=1+1", Scopes: webhook.Scopes()})
 		must(t, err)
-		url := "https://partner.example/in?key=canary-of-a-partner"
-		_, _, err = storetest.CreateSubscription(ctx, w.store, []string{"acme", "other"}[i%2], "u", &webhook.SubscriptionFields{URL: &url,
-			Events: &[]string{"content_updated", "ping"}})
-		must(t, err)
-		err = w.store.Write(ctx, func(sw store.Write) error {
-			return sw.Audit(webhook.AuditEntry{Admin: "=cmd", Action: webhook.ActionEventPublish, ProgramID: []string{"acme", "other"}[i%2]})
+		createSubscription(t, w.store, program, webhook.SubscriptionFields{
+			URL: new("https://partner.example/in?key=canary-of-a-partner"), Events: &[]string{"content_updated", "ping"},
 		})
-		must(t, err)
+		must(t, w.store.Write(ctx, func(sw store.Write) error {
+			return sw.Audit(webhook.AuditEntry{Admin: "=cmd", Action: webhook.ActionEventPublish, ProgramID: program})
+		}))
 	}
 }
 

@@ -46,11 +46,7 @@ func TestFirstRun(t *testing.T) {
 	v.do("GET", "/subscriptions/"+sub.ID).has(t, `id="test"`)
 
 	// Neither a ping nor an event that failed completes the setup.
-	ping, err := storetest.ClaimPing(t.Context(), w.store, sub.ID)
-	if err != nil || ping == nil {
-		t.Fatal(ping, err)
-	}
-	s.record(ping, 200)
+	s.record(claimPing(t, w, sub.ID), 200)
 	s.deliver(sub, 404)
 	steps("3 of 4 steps done", test)
 	s.deliver(sub, 200)

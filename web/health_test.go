@@ -12,13 +12,11 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"service/store"
 	"service/store/doctor"
 	"service/store/record"
-	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -117,17 +115,7 @@ func TestHealthIsQuiet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := fixedOverview()
 			tt.change(o)
-			got := strings.ReplaceAll(html.UnescapeString(render(t, o)), "\n", " ")
-			for _, text := range tt.has {
-				if !strings.Contains(got, text) {
-					t.Errorf("lacks %q:\n%s", text, got)
-				}
-			}
-			for _, text := range tt.lacks {
-				if strings.Contains(got, text) {
-					t.Errorf("has %q:\n%s", text, got)
-				}
-			}
+			contains(t, "the page", strings.ReplaceAll(html.UnescapeString(render(t, o)), "\n", " "), tt.has, tt.lacks)
 		})
 	}
 }
@@ -160,36 +148,16 @@ func TestHealthIsSmall(t *testing.T) {
 // TestHealthShowsTheStore makes a subscription fail, recover and lose events in a real store, and
 // checks the page.
 func TestHealthShowsTheStore(t *testing.T) {
-	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
-		s, err := store.Open(t.Context(), store.Config{Dir: dir})
-		must(t, err)
-		defer s.Close()
-		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example"})
-		look := func() string {
-			t.Helper()
-			return overviewOf(t, w)
-		}
+	inFakeTime(t, func(t *testing.T, w *Web) {
+		s := w.store
 		wants := func(texts ...string) {
 			t.Helper()
-			page := look()
-			for _, text := range texts {
-				if !strings.Contains(page, text) {
-					t.Fatalf("lacks %q:\n%s", text, page)
-				}
-			}
-			if strings.Contains(page, "query-canary") {
-				t.Fatalf("the page has the query of a URL:\n%s", page)
-			}
+			contains(t, "the overview", signedIn(t, w)("/"), texts, []string{"query-canary"})
 		}
-
-		_, _, err = storetest.CreateToken(t.Context(), s,
-			webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
-		must(t, err)
-		endpoint := "https://hooks.example/in?token=query-canary"
-		sub, _, err := storetest.CreateSubscription(t.Context(), s, "acme", "u", &webhook.SubscriptionFields{URL: &endpoint,
-			Events: &[]string{"user_created"}, Active: new(true)})
-		must(t, err)
+		newProgramToken(t, s, "acme")
+		sub := createSubscription(t, s, "acme", webhook.SubscriptionFields{
+			URL: new("https://hooks.example/in?token=query-canary"), Events: &[]string{"user_created"}, Active: new(true),
+		})
 		attempt := func(status int, policy webhook.HealthPolicy) {
 			t.Helper()
 			publishOne(t, s, "user_created")
@@ -218,16 +186,11 @@ func TestHealthShowsTheStore(t *testing.T) {
 		stop()
 		wants("2 events of 1 subscription were lost.")
 
-		_, err = storetest.UpdateSubscription(t.Context(), s, "acme", sub.ID, &webhook.SubscriptionFields{Active: new(true)})
-		must(t, err)
+		updateSubscription(t, s, sub.ID, webhook.SubscriptionFields{Active: new(true)})
 		wants("All endpoints are healthy", "were lost.")
-		if system := signedIn(t, w)("/system"); !strings.Contains(system, "2 events of 1 subscription") {
-			t.Errorf("the system page lacks the lost events:\n%s", system)
-		}
+		contains(t, "the system page", signedIn(t, w)("/system"), []string{"2 events of 1 subscription"}, nil)
 		time.Sleep(healthRecent)
-		if strings.Contains(look(), "were lost.") {
-			t.Error("what is over and done with is still reported")
-		}
+		contains(t, "the overview", signedIn(t, w)("/"), nil, []string{"were lost."})
 	})
 }
 
@@ -241,12 +204,6 @@ func retain(t *testing.T, s *store.Store, all time.Duration) (stop func()) {
 		cancel()
 		must(t, <-done)
 	}
-}
-
-// overviewOf returns the overview in a new session.
-func overviewOf(t *testing.T, w *Web) string {
-	t.Helper()
-	return signedIn(t, w)("/")
 }
 
 // signedIn returns a function that requests pages in a new session.
@@ -274,22 +231,12 @@ func signedIn(t *testing.T, w *Web) func(path string) string {
 // attemptOne creates a delivery of one event and records an attempt of it.
 func attemptOne(t *testing.T, s *store.Store, subscriptionID string, status int, policy webhook.HealthPolicy) {
 	t.Helper()
-	queue, err := s.Queues().Get(t.Context(), subscriptionID)
-	must(t, err)
-	claim, err := s.Queues().Spend(t.Context(), &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 1,
-		Size: webhook.MaxDeliveryBytes}).Wait()
-	must(t, err)
-	a := webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: status, Result: webhook.Classify(status, webhook.ErrorNone)}
-	_, err = s.Queues().Record(claim, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0), policy)
-	must(t, err)
+	recordStatus(t, s, spend(t, s, subscriptionID, store.Credit{Count: 1}), status, policy)
 }
 
 func publishOne(t *testing.T, s *store.Store, name string) {
 	t.Helper()
-	id := webhook.NewID()
-	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
-	_, err := s.Events().Publish(t.Context(), "acme", []webhook.Event{e})
-	must(t, err)
+	publishIn(t, s, "acme", name)
 }
 
 // TestDiskWithoutRoom checks that the alarm of a full disk is the only one, unless there is
@@ -308,8 +255,7 @@ func TestDiskWithoutRoom(t *testing.T) {
 		w := New(Config{Store: s, Started: time.Now(), BaseURL: "https://service.example", Ready: tt.ready})
 		v := visitSignedIn(t, w)
 		p := v.do("GET", "/")
-		p.want(t, 200, "Events are rejected until disk space is freed.")
-		p.want(t, 200, ">Not ready</span>")
+		p.want(t, 200, "Events are rejected until disk space is freed.", ">Not ready</span>")
 		if got := strings.Contains(p.body, "<strong>Not ready.</strong>"); got != tt.both {
 			t.Errorf("a second alarm: %v, want %v:\n%s", got, tt.both, p.body)
 		}

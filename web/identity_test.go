@@ -42,6 +42,13 @@ func withProvider(t *testing.T, p *rogue, log *bytes.Buffer) *Web {
 	return w
 }
 
+// newRogueWeb returns a provider, and the admin UI that it signs visitors in to.
+func newRogueWeb(t *testing.T) (*rogue, *Web) {
+	t.Helper()
+	p := newRogue(t)
+	return p, withProvider(t, p, nil)
+}
+
 // begin begins a flow, and returns the query with which the provider sends the browser back.
 func (v visitor) begin(p *rogue) url.Values {
 	v.t.Helper()
@@ -62,18 +69,18 @@ func (v visitor) fresh() visitor {
 	return visitor{v.t, v.base, &http.Client{Jar: jar, CheckRedirect: v.client.CheckRedirect, Transport: v.client.Transport}}
 }
 
-func adminCount(t *testing.T, w *Web) int {
+// wantAdmins checks how many admins there are.
+func wantAdmins(t *testing.T, w *Web, want int) {
 	t.Helper()
-	all, err := w.store.Admins().List(t.Context())
-	must(t, err)
-	return len(all)
+	if all, err := w.store.Admins().List(t.Context()); err != nil || len(all) != want {
+		t.Errorf("got %d admins, %v; want %d", len(all), err, want)
+	}
 }
 
 // TestIdentitySignIn signs in through a provider: the request, the session, the roles and
 // the audit entries.
 func TestIdentitySignIn(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	v := visit(t, w)
 	v.do("GET", "/").want(t, 401, `<a class="action" href="/sign-in/oidc">Sign in with Corp</a>`)
 	v.do("GET", "/events?a=b").want(t, 401, `href="/sign-in/oidc?next=%2Fevents%3Fa%3Db"`)
@@ -88,8 +95,8 @@ func TestIdentitySignIn(t *testing.T) {
 	if len(asked.Get("state")) < 40 || len(asked.Get("nonce")) < 40 || len(asked.Get("code_challenge")) < 40 {
 		t.Errorf("got %v", asked)
 	}
-	v.do("GET", "/account").want(t, 200, "Signed in as cy@example.com with the role operator")
-	v.do("GET", "/account").want(t, 200, "You sign in with Corp, without a password.")
+	v.do("GET", "/account").want(t, 200, "Signed in as cy@example.com with the role operator",
+		"You sign in with Corp, without a password.")
 	v.do("GET", "/tokens/new").want(t, 403, "")
 	v.do("GET", "/admins").want(t, 200, "OpenID Connect")
 
@@ -104,9 +111,7 @@ func TestIdentitySignIn(t *testing.T) {
 	v.through(p).want(t, 303, "")
 	v.do("GET", "/account").want(t, 200, "with the role viewer")
 	v.post("/account/password", "current=x&password=long-enough-password&again=long-enough-password").want(t, 409, "without a password")
-	if n := adminCount(t, w); n != 2 {
-		t.Errorf("got %d admins", n)
-	}
+	wantAdmins(t, w, 2)
 
 	// A visitor who has lost all groups gets no access, and loses all sessions.
 	p.set(func() { p.claims["groups"] = []string{"other"} })
@@ -115,9 +120,7 @@ func TestIdentitySignIn(t *testing.T) {
 	// An unknown account without a group creates nothing.
 	p.set(func() { p.claims["sub"] = "sub-2"; p.claims["email"] = "dee@example.com" })
 	v.fresh().through(p).want(t, 403, "Nothing was created")
-	if n := adminCount(t, w); n != 2 {
-		t.Errorf("got %d admins", n)
-	}
+	wantAdmins(t, w, 2)
 	wantAudit(t, w, "cy@example.com from 127.0.0.1: admin.create operator, through OpenID Connect",
 		"session.begin Go-http-client/1.1, through OpenID Connect", "from operator to owner, through OpenID Connect", "from owner to viewer",
 		"cy@example.com from 127.0.0.1: session.refuse OpenID Connect: no role; ended 1 session",
@@ -246,9 +249,7 @@ func (tt *identityAttack) run(t *testing.T) {
 		}
 	}
 	v.do("GET", "/account").want(t, 401, "")
-	if n := adminCount(t, w); n != 1 {
-		t.Errorf("got %d admins", n)
-	}
+	wantAdmins(t, w, 1)
 	admin, _, err := w.store.Admins().ByEmail(t.Context(), testAdmin)
 	must(t, err)
 	if admin.Role != webhook.RoleOwner || admin.OIDCSubject != "" {
@@ -264,8 +265,7 @@ func (tt *identityAttack) run(t *testing.T) {
 // TestIdentityReplay checks that a response is valid once, and only in the browser that began the
 // flow.
 func TestIdentityReplay(t *testing.T) {
-	p := newRogue(t) // which accepts a code any number of times
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t) // which accepts a code any number of times
 	v := visit(t, w)
 	a := v.do("GET", "/sign-in/oidc")
 	flow := a.Cookies()[0]
@@ -318,8 +318,7 @@ func TestIdentityFlowExpires(t *testing.T) {
 // TestIdentityClock checks that a token that expired less than a minute ago is accepted: clocks
 // differ.
 func TestIdentityClock(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	p.set(func() { maps.Copy(p.claims, map[string]any{"exp": time.Now().Add(-20 * time.Second).Unix()}) })
 	visit(t, w).through(p).want(t, 303, "")
 	p.set(func() {
@@ -330,8 +329,7 @@ func TestIdentityClock(t *testing.T) {
 
 // TestIdentityRotation checks that a key that the provider adds is accepted at once.
 func TestIdentityRotation(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	visit(t, w).through(p).want(t, 303, "")
 	p.addKey("two")
 	visit(t, w).through(p).want(t, 303, "")
@@ -341,8 +339,7 @@ func TestIdentityRotation(t *testing.T) {
 
 // TestIdentityUserInfo takes claims from UserInfo that the ID token lacks.
 func TestIdentityUserInfo(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	p.set(func() {
 		p.claims["email"], p.claims["email_verified"], p.claims["groups"] = nil, nil, nil
 		p.info = map[string]any{"sub": "sub-1", "email": "Info@Example.com", "email_verified": "true", "groups": []string{"ops"}}
@@ -393,8 +390,7 @@ func TestIdentityAddressRole(t *testing.T) {
 		{"with a namespace, another claim verified", c{namespaced: chief}, nil, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			p := newRogue(t)
-			w := withProvider(t, p, nil)
+			p, w := newRogueWeb(t)
 			p.set(func() {
 				p.claims["groups"] = []string{"other"}
 				maps.Copy(p.claims, tt.claims)
@@ -468,8 +464,7 @@ func TestIdentityMetadata(t *testing.T) {
 // TestIdentityLimit limits failed sign-ins per network. Passwords and known browsers are not
 // affected, and the networks of an IPv6 site share a limit.
 func TestIdentityLimit(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	v := visit(t, w)
 	known := v.fresh()
 	known.through(p).want(t, 303, "")
@@ -532,8 +527,7 @@ func TestIdentityFromAnotherSite(t *testing.T) {
 // TestIdentityRaised signs in an admin whom the provider makes an owner: the password, passkeys and
 // earlier sessions end, and the audit log records that.
 func TestIdentityRaised(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	hash := webhook.HashPassword(testPassword)
 	var cy webhook.Admin
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
@@ -557,23 +551,19 @@ func TestIdentityRaised(t *testing.T) {
 // If the provider says that an address is unverified, no admin is created or found by it.
 func TestIdentityRefutedAddress(t *testing.T) {
 	for _, no := range []any{false, "false", "no"} {
-		p := newRogue(t)
-		w := withProvider(t, p, nil)
+		p, w := newRogueWeb(t)
 		p.set(func() { p.claims["email_verified"] = no })
 		for _, email := range []string{"new@example.com", testAdmin} {
 			p.set(func() { p.claims["email"] = email })
 			visit(t, w).through(p).want(t, 403, "has not verified the address "+email)
 		}
-		if n := adminCount(t, w); n != 1 {
-			t.Errorf("got %d admins", n)
-		}
+		wantAdmins(t, w, 1)
 	}
 }
 
 // TestIdentityPasswords checks who may sign in with a password when a provider is configured.
 func TestIdentityPasswords(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	hash := webhook.HashPassword("correct horse battery")
 	var code string
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
@@ -614,8 +604,7 @@ func TestIdentityPasswords(t *testing.T) {
 
 // TestIdentityInvitation keeps an unverified address from taking the place of an invitation.
 func TestIdentityInvitation(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	owner := makeAdmin(t, w, testAdmin)
 	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
 		_, _, err := sw.Admins().CreateInvitation(owner.ID, "cy@example.com", webhook.RoleOwner)
@@ -632,8 +621,7 @@ func TestIdentityInvitation(t *testing.T) {
 
 // TestIdentityKeptForm keeps a form while its visitor signs in in another tab.
 func TestIdentityKeptForm(t *testing.T) {
-	p := newRogue(t)
-	w := withProvider(t, p, nil)
+	p, w := newRogueWeb(t)
 	v := visit(t, w)
 	lost := v.post("/subscriptions/new", "url=https%3A%2F%2Fhooks.example.com%2Fkept&authorization=secret")
 	lost.want(t, 401, "Continue after signing in there")

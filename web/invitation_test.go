@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,9 +113,7 @@ func TestInvitationsEnd(t *testing.T) {
 	removed := bo.invite("di@example.com", webhook.RoleOwner)
 	ana.send(adminPath(boID)+"/remove").want(t, 303, "")
 	guest.send(removed, "password", testPassword, "again", testPassword).want(t, 404, "")
-	if all, err := w.store.Admins().List(t.Context()); err != nil || len(all) != 1 {
-		t.Errorf("admins: %+v, %v", all, err)
-	}
+	wantAdmins(t, w, 1)
 }
 
 func TestInvitationExpires(t *testing.T) {
@@ -144,27 +141,10 @@ func TestInvitationExpires(t *testing.T) {
 // TestInvitationIsRaced accepts one invitation many times concurrently.
 func TestInvitationIsRaced(t *testing.T) {
 	v, w := startSignedIn(t, nil)
-	link := v.invite("bo@example.com", webhook.RoleViewer)
-	var wg sync.WaitGroup
-	var in atomic.Int32
-	for range 8 {
-		wg.Go(func() {
-			form := url.Values{"password": {testPassword}, "again": {testPassword}}
-			r := httptest.NewRequest("POST", link, strings.NewReader(form.Encode()))
-			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-			rw := httptest.NewRecorder()
-			w.ServeHTTP(rw, r)
-			if rw.Code == 303 {
-				in.Add(1)
-			} else if rw.Code != 404 {
-				t.Errorf("got %d, want 303 or 404", rw.Code)
-			}
-		})
-	}
-	wg.Wait()
-	if all, err := w.store.Admins().List(t.Context()); in.Load() != 1 || err != nil || len(all) != 2 {
-		t.Errorf("%d were signed in, and there are %d admins, %v; want 1 and 2", in.Load(), len(all), err)
-	}
+	raceLink(t, w, 8, v.invite("bo@example.com", webhook.RoleViewer), func(int) url.Values {
+		return url.Values{"password": {testPassword}, "again": {testPassword}}
+	})
+	wantAdmins(t, w, 2)
 }
 
 // TestRoleChanges checks that a role applies to the next request of open sessions, and that the
@@ -235,8 +215,7 @@ func TestLastOwnerIsRaced(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 2 {
 		wg.Go(func() {
-			r := httptest.NewRequest("POST", adminPath(ids[1-i])+"/role", strings.NewReader("role=viewer"))
-			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r := formRequest(adminPath(ids[1-i])+"/role", url.Values{"role": {"viewer"}})
 			r.Header.Set("Cookie", cookies[i])
 			rw := httptest.NewRecorder()
 			w.ServeHTTP(rw, r)

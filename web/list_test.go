@@ -1,9 +1,9 @@
 package web
 
 import (
-	"database/sql"
-	"path/filepath"
 	"testing"
+
+	"service/test/harness"
 )
 
 // A list whose rows cannot be read shows its filters, the request ID that is in the log, and a link
@@ -20,10 +20,9 @@ func TestListsThatCannotBeLoaded(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			v, w := startSignedIn(t, nil)
 			v.do("GET", path).want(t, 200, "")
-			db, err := sql.Open("sqlite3", "file:"+filepath.Join(w.store.Dir(), "service.db"))
-			must(t, err)
+			db := harness.OpenDatabase(t, w.store.Dir())
 			defer db.Close()
-			_, err = db.Exec("ALTER TABLE " + table + " RENAME TO elsewhere")
+			_, err := db.Exec("ALTER TABLE " + table + " RENAME TO elsewhere")
 			must(t, err)
 			query := "?page[size]=50"
 			if path == "/deliveries" {

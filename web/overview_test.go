@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -12,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/a-h/templ"
 	"github.com/google/go-cmp/cmp"
 
 	"service/store"
@@ -50,11 +50,32 @@ func fixedFrame() ui.Frame {
 		Icon: "/assets/favicon.svg"}
 }
 
+// rendered returns the text of a component.
+func rendered(t *testing.T, c templ.Component) string {
+	t.Helper()
+	var b strings.Builder
+	must(t, c.Render(t.Context(), &b))
+	return b.String()
+}
+
+// contains checks that a text contains others, and does not contain further ones.
+func contains(t *testing.T, name, text string, has, lacks []string) {
+	t.Helper()
+	for _, part := range has {
+		if !strings.Contains(text, part) {
+			t.Errorf("%s: lacks %q:\n%s", name, part, text)
+		}
+	}
+	for _, part := range lacks {
+		if strings.Contains(text, part) {
+			t.Errorf("%s: has %q:\n%s", name, part, text)
+		}
+	}
+}
+
 func render(t *testing.T, o *overview) string {
 	t.Helper()
-	var b bytes.Buffer
-	must(t, overviewPage(fixedFrame(), o).Render(t.Context(), &b))
-	return b.String()
+	return rendered(t, overviewPage(fixedFrame(), o))
 }
 
 func TestOverviewGolden(t *testing.T) {
@@ -70,17 +91,23 @@ func TestOverviewGolden(t *testing.T) {
 	ill.health, ill.notReady, ill.fullDisk = fixedHealth(), "the disk is nearly full", true
 	ill.incidents = fixedIncidents()
 	for name, o := range map[string]*overview{"overview": fixedOverview(), "overview_empty": empty, "overview_ill": ill} {
-		// One tag per line makes differences readable.
-		got := strings.ReplaceAll(render(t, o), "><", ">\n<") + "\n"
-		file := "testdata/" + name + ".html"
-		if *update {
-			must(t, os.WriteFile(file, []byte(got), 0o644))
-		}
-		want, err := os.ReadFile(file)
-		must(t, err)
-		if diff := cmp.Diff(string(want), got); diff != "" {
-			t.Errorf("%s (-want +got; go test ./web -update accepts it):\n%s", file, diff)
-		}
+		wantGolden(t, name, render(t, o))
+	}
+}
+
+// wantGolden compares a page with the one in testdata.
+func wantGolden(t *testing.T, name, page string) {
+	t.Helper()
+	// One tag per line makes differences readable.
+	got := strings.ReplaceAll(page, "><", ">\n<") + "\n"
+	file := "testdata/" + name + ".html"
+	if *update {
+		must(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	must(t, err)
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; go test ./web -update accepts it):\n%s", file, diff)
 	}
 }
 
@@ -109,23 +136,14 @@ func TestHostileTextIsInert(t *testing.T) {
 		a := &o.health.alerts[i]
 		a.ID, a.Name, a.ProgramID, a.SubscriptionID, a.URL, a.Status = hostile, hostile, hostile, hostile, hostile, hostile
 	}
-	problem := func() string {
-		var b bytes.Buffer
-		p := &problem{status: 400, title: hostile, text: hostile, command: hostile, after: hostile}
-		must(t, problemPage(fixedFrame(), p, hostile).Render(t.Context(), &b))
-		return b.String()
-	}
-	signIn := func() string {
-		var b bytes.Buffer
-		must(t, signInPage(fixedFrame(), signInForm{next: hostile, email: hostile, fault: hostile}).Render(t.Context(), &b))
-		return b.String()
-	}
-	for name, got := range map[string]string{"overview": render(t, o), "problem": problem(), "sign-in": signIn()} {
-		for _, live := range []string{"<script>", "<a href=\"javascript", "'><", `"'>`} {
-			if strings.Contains(got, live) {
-				t.Errorf("%s: has %s:\n%s", name, live, got)
-			}
-		}
+	for name, c := range map[string]templ.Component{
+		"overview": overviewPage(fixedFrame(), o),
+		"problem": problemPage(fixedFrame(),
+			&problem{status: 400, title: hostile, text: hostile, command: hostile, after: hostile}, hostile),
+		"sign-in": signInPage(fixedFrame(), signInForm{next: hostile, email: hostile, fault: hostile}),
+	} {
+		got := rendered(t, c)
+		contains(t, name, got, nil, []string{"<script>", "<a href=\"javascript", "'><", `"'>`})
 		if !strings.Contains(got, "&lt;script&gt;") && name != "sign-in" {
 			t.Errorf("%s: does not show the text:\n%s", name, got)
 		}
@@ -138,44 +156,28 @@ func TestOverviewShowsTheStore(t *testing.T) {
 	p := v.do("GET", "/")
 	p.has(t, "1 of 4 steps done", html.EscapeString(`curl --cacert '/data dir/ca.pem' https://service.example/v2/webhooks/subscriptions`))
 
-	s, ctx := w.store, t.Context()
-	_, _, err := storetest.CreateToken(ctx, s,
-		webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
-	must(t, err)
+	s := w.store
+	newProgramToken(t, s, "acme")
 	hostile := `<img src=x onerror=alert(1)>`
 	name, url := "user_created"+hostile, "https://hooks.example/"+hostile+"?token=query-canary"
-	sub, _, err := storetest.CreateSubscription(ctx, s, "acme", "u", &webhook.SubscriptionFields{URL: &url, Events: &[]string{name},
-		Active: new(true)})
-	must(t, err)
+	sub := createSubscription(t, s, "acme", webhook.SubscriptionFields{URL: &url, Events: &[]string{name}, Active: new(true)})
 	v.do("GET", "/").want(t, 200, "All endpoints are healthy")
 	v.do("GET", "/deliveries").want(t, 200, ">pending<")
 
-	ping, err := storetest.ClaimPing(ctx, s, sub.ID)
-	if err != nil || ping == nil {
-		t.Fatalf("claim the ping: %v, %v", ping, err)
-	}
+	claimPing(t, w, sub.ID)
 	// The service shuts down during the attempt and starts again.
 	if n, err := s.Queues().RecoverInterrupted(webhook.DefaultRetryPolicy()); n != 1 || err != nil {
 		t.Fatalf("recovered %d, %v", n, err)
 	}
 	p = v.do("GET", "/deliveries")
-	for _, text := range []string{"state-retryable", ">interrupted<", html.EscapeString(webhook.ErrorInterrupted.Detail()), "&lt; 1 ms",
-		"1 of 5 attempts", ">now</time>"} {
-		p.want(t, 200, text)
-	}
+	p.want(t, 200, "state-retryable", ">interrupted<", html.EscapeString(webhook.ErrorInterrupted.Detail()), "&lt; 1 ms",
+		"1 of 5 attempts", ">now</time>")
 
-	id := webhook.NewID()
-	_, err = s.Events().Publish(ctx, "acme", []webhook.Event{{ID: id, Name: name, ReceivedAt: time.Now(), JSON: []byte(`{}`)}})
-	must(t, err)
-	queue, err := s.Queues().Get(ctx, sub.ID)
-	must(t, err)
-	_, err = s.Queues().Spend(ctx, &store.Credit{Queue: queue, Newest: queue.Wanted, Count: 100,
-		Size: webhook.MaxDeliveryBytes}).Wait()
-	must(t, err)
+	publishIn(t, s, "acme", name)
+	spend(t, s, sub.ID, store.Credit{Count: 100})
 	v.do("GET", "/").want(t, 200, "<dd>0.1</dd>") // one event in ten seconds
 	p = v.do("GET", "/deliveries")
-	p.want(t, 200, "user_created"+html.EscapeString(hostile))
-	p.want(t, 200, ">hooks.example<")
+	p.want(t, 200, "user_created"+html.EscapeString(hostile), ">hooks.example<")
 	p.hasNot(t, "<img", "query-canary")
 }
 
@@ -210,8 +212,7 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 
 	must(t, w.store.Close())
 	p := v.do("GET", "/")
-	p.want(t, 500, "This page could not be loaded")
-	p.want(t, 500, p.Header.Get("X-Request-Id"))
+	p.want(t, 500, "This page could not be loaded", p.Header.Get("X-Request-Id"))
 }
 
 // TestOverviewIsSmall checks the transferred size of the first page with everything it loads.

@@ -191,18 +191,19 @@ func (v visitor) challenge(a *authenticator) string {
 	return a.options(p.body)
 }
 
-// passkeyWeb is a service with a domain and an admin with a password.
-func passkeyWeb(t *testing.T) (*Web, webhook.Admin) {
+// passkeyWeb is a service with a domain and an admin with a password, who is signed in.
+func passkeyWeb(t *testing.T) (*Web, webhook.Admin, visitor) {
 	t.Helper()
 	w := testWeb(t, func(c *Config) { c.Secure, c.Domains = true, []string{passkeyHost} })
-	return w, withPassword(t, w, testAdmin)
+	admin := withPassword(t, w, testAdmin)
+	v := passkeyVisit(t, w, passkeyHost)
+	v.enter(testAdmin, testPassword).want(t, 303, "")
+	return w, admin, v
 }
 
 func TestPasskey(t *testing.T) {
-	w, admin := passkeyWeb(t)
-	v := passkeyVisit(t, w, passkeyHost)
-	v.do("GET", "/sign-in").want(t, 200, "data-passkey hidden")
-	v.enter(testAdmin, testPassword).want(t, 303, "")
+	w, admin, v := passkeyWeb(t)
+	passkeyVisit(t, w, passkeyHost).do("GET", "/sign-in").want(t, 200, "data-passkey hidden")
 	v.send("/account/passkeys/new").want(t, 422, "is required")
 	p := v.send("/account/passkeys/new", "current", "wrong")
 	p.want(t, 422, "is wrong")
@@ -237,9 +238,7 @@ func TestPasskey(t *testing.T) {
 
 // A wrong passkey response does not sign in, and creates no session.
 func TestPasskeyRefused(t *testing.T) {
-	w, _ := passkeyWeb(t)
-	v := passkeyVisit(t, w, passkeyHost)
-	v.enter(testAdmin, testPassword).want(t, 303, "")
+	w, _, v := passkeyWeb(t)
 	a := newAuthenticator(t, passkeyOrigin)
 	v.register(a, "Laptop")
 	v.do("POST", "/sign-out").want(t, 303, "")
@@ -300,9 +299,8 @@ func TestPasskeyRefused(t *testing.T) {
 // A signed response works once, and so does its challenge, even for another signature and another
 // passkey.
 func TestPasskeyReplayed(t *testing.T) {
-	w, _ := passkeyWeb(t)
-	v, again := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
-	v.enter(testAdmin, testPassword).want(t, 303, "")
+	w, _, v := passkeyWeb(t)
+	again := passkeyVisit(t, w, passkeyHost)
 	a, second := newAuthenticator(t, passkeyOrigin), newAuthenticator(t, passkeyOrigin)
 	v.register(a, "Laptop")
 	v.register(second, "Phone")
@@ -339,9 +337,7 @@ func TestPasskeyOfAnotherDomain(t *testing.T) {
 
 // The sign count reveals a copied passkey.
 func TestPasskeyCopied(t *testing.T) {
-	w, _ := passkeyWeb(t)
-	v := passkeyVisit(t, w, passkeyHost)
-	v.enter(testAdmin, testPassword).want(t, 303, "")
+	w, _, v := passkeyWeb(t)
 	a := newAuthenticator(t, passkeyOrigin)
 	a.count = 7
 	v.register(a, "Key")
@@ -364,29 +360,25 @@ func TestPasskeyCopied(t *testing.T) {
 
 // The response of the page for a new passkey belongs to its session, and works once.
 func TestNewPasskeyRefused(t *testing.T) {
-	w, admin := passkeyWeb(t)
-	v, other := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
-	v.enter(testAdmin, testPassword).want(t, 303, "")
+	w, admin, v := passkeyWeb(t)
+	other := passkeyVisit(t, w, passkeyHost)
 	other.enter(testAdmin, testPassword).want(t, 303, "")
 	a := newAuthenticator(t, passkeyOrigin)
-	evil := newAuthenticator(t, "https://evil.example")
-	weak := newAuthenticator(t, passkeyOrigin)
-	weak.flags = userPresent
-	absent := newAuthenticator(t, passkeyOrigin)
-	absent.flags = userVerified
-	framed := newAuthenticator(t, passkeyOrigin)
-	framed.framed = true
-	domain := newAuthenticator(t, passkeyOrigin)
-	domain.rp = "evil.example"
+	// with adds a passkey of an authenticator that a change makes wrong.
+	with := func(change func(*authenticator)) page {
+		wrong := newAuthenticator(t, passkeyOrigin)
+		change(wrong)
+		return v.send("/account/passkeys", "name", "x", "credential", wrong.create(v.newPasskey(wrong)))
+	}
 	for name, p := range map[string]page{
-		"absent user":        v.send("/account/passkeys", "name", "x", "credential", absent.create(v.newPasskey(absent))),
-		"in a frame":         v.send("/account/passkeys", "name", "x", "credential", framed.create(v.newPasskey(framed))),
-		"wrong domain":       v.send("/account/passkeys", "name", "x", "credential", domain.create(v.newPasskey(domain))),
+		"absent user":        with(func(b *authenticator) { b.flags = userVerified }),
+		"in a frame":         with(func(b *authenticator) { b.framed = true }),
+		"wrong domain":       with(func(b *authenticator) { b.rp = "evil.example" }),
+		"wrong origin":       with(func(b *authenticator) { b.origin = "https://evil.example" }),
+		"unverified user":    with(func(b *authenticator) { b.flags = userPresent }),
 		"an assertion":       v.send("/account/passkeys", "name", "x", "credential", a.sign(v.newPasskey(a))),
 		"of another session": v.send("/account/passkeys", "name", "x", "credential", a.create(other.newPasskey(a))),
 		"of a sign-in":       v.send("/account/passkeys", "name", "x", "credential", a.create(v.challenge(a))),
-		"wrong origin":       v.send("/account/passkeys", "name", "x", "credential", evil.create(v.newPasskey(evil))),
-		"unverified user":    v.send("/account/passkeys", "name", "x", "credential", weak.create(v.newPasskey(weak))),
 		"without a name":     v.send("/account/passkeys", "name", " ", "credential", a.create(v.newPasskey(a))),
 		"no credential":      v.send("/account/passkeys", "name", "x"),
 	} {
@@ -406,10 +398,9 @@ func TestNewPasskeyRefused(t *testing.T) {
 
 // An owner may remove the passkeys of others; other admins only their own.
 func TestPasskeyOfAnother(t *testing.T) {
-	w, admin := passkeyWeb(t)
+	w, admin, v := passkeyWeb(t)
 	bo := withPassword(t, w, "bo@example.com")
-	v, other := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
-	v.enter(testAdmin, testPassword).want(t, 303, "")
+	other := passkeyVisit(t, w, passkeyHost)
 	other.enter(bo.Email, testPassword).want(t, 303, "")
 	v.register(newAuthenticator(t, passkeyOrigin), "Laptop")
 	all, err := w.store.Admins().Passkeys(t.Context(), admin.ID)
@@ -434,10 +425,9 @@ func TestPasskeyOfAnother(t *testing.T) {
 
 // The passkey of one admin cannot become, or stand for, that of another.
 func TestPasskeyForAnother(t *testing.T) {
-	w, admin := passkeyWeb(t)
+	w, admin, v := passkeyWeb(t)
 	bo := withPassword(t, w, "bo@example.com")
-	v, other := passkeyVisit(t, w, passkeyHost), passkeyVisit(t, w, passkeyHost)
-	v.enter(testAdmin, testPassword).want(t, 303, "")
+	other := passkeyVisit(t, w, passkeyHost)
 	other.enter(bo.Email, testPassword).want(t, 303, "")
 	a, b := newAuthenticator(t, passkeyOrigin), newAuthenticator(t, passkeyOrigin)
 	v.register(a, "Laptop")
@@ -538,10 +528,8 @@ func TestPasskeysNeedADomain(t *testing.T) {
 // Refused responses are limited per network. Neither they nor wrong passwords block a registered
 // passkey in a new browser on the same network.
 func TestPasskeysAreLimited(t *testing.T) {
-	w, _ := passkeyWeb(t)
+	w, _, v := passkeyWeb(t)
 	own := newAuthenticator(t, passkeyOrigin)
-	v := passkeyVisit(t, w, passkeyHost)
-	v.enter(testAdmin, testPassword).want(t, 303, "")
 	v.register(own, "Laptop")
 	v = passkeyVisit(t, w, passkeyHost)
 	a := newAuthenticator(t, passkeyOrigin)

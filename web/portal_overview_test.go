@@ -13,8 +13,7 @@ func TestPortalOverview(t *testing.T) {
 	v, s, w := sending(t)
 	empty := enter(t, w, "empty", webhook.PortalWrite)
 	p := empty.do("GET", "/portal/")
-	p.want(t, 200, "No subscriptions yet.")
-	p.has(t, `href="/portal/subscriptions/new"`, `aria-current="page"`)
+	p.want(t, 200, "No subscriptions yet.", `href="/portal/subscriptions/new"`, `aria-current="page"`)
 
 	works := s.subscribe("acme", "https://works.example/in")
 	fails := s.subscribe("acme", "https://fails.example/in")
@@ -44,7 +43,7 @@ func TestPortalOverview(t *testing.T) {
 // TestPortalLinkAsksForRole checks that the form preselects no role.
 func TestPortalLinkAsksForRole(t *testing.T) {
 	v, w := subscribing(t)
-	newLogToken(t, w, "acme")
+	newProgramToken(t, w.store, "acme")
 	path := programPortalPath("acme")
 	v.do("GET", path).has(t, `<option value="" selected>Choose one</option>`)
 	v.send(path, "life", "1h", "role", "").want(t, 422, "Role")

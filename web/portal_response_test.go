@@ -1,9 +1,6 @@
 package web
 
 import (
-	"bufio"
-	"context"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -72,31 +69,12 @@ func TestPortalShowsNoResponses(t *testing.T) {
 			p.hasNot(t, append(words, canaries...)...)
 		}
 		for _, id := range ids {
-			live := v.firstEvent(portalBase + deliveryPath(id) + "/stream")
-			live.has(t, "data: ", `id="response"`)
-			live.hasNot(t, append(words, canaries...)...)
+			live := followList(v, portalBase+deliveryPath(id)+"/stream", "")
+			_, data := live.next("<")
+			live.body.Close()
+			contains(t, "the stream", data, []string{`id="response"`}, append(words, canaries...))
 		}
 	}
-}
-
-// firstEvent returns the first event of a stream.
-func (v visitor) firstEvent(path string) page {
-	v.t.Helper()
-	ctx, cancel := context.WithCancel(v.t.Context())
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", v.base+path, nil)
-	must(v.t, err)
-	got, err := v.client.Do(r)
-	must(v.t, err)
-	defer got.Body.Close()
-	var event strings.Builder
-	for lines := bufio.NewScanner(got.Body); lines.Scan(); {
-		if lines.Text() == "" && strings.Contains(event.String(), "data: ") {
-			break
-		}
-		event.WriteString(lines.Text() + "\n")
-	}
-	return page{got, event.String()}
 }
 
 // TestPortalProblems checks that errors in the portal use a partner's words.

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -99,10 +98,7 @@ func TestPortalLinks(t *testing.T) {
 // insidePortal is a program with records, and a portal session in it.
 func insidePortal(t *testing.T, f *furnished, role webhook.PortalRole) visitor {
 	t.Helper()
-	must(t, f.w.store.Write(t.Context(), func(sw store.Write) error {
-		_, _, err := sw.Programs().Put("mine", &webhook.ProgramFields{}, webhook.AuditEntry{})
-		return err
-	}))
+	putProgram(t, f.w, "mine", webhook.ProgramFields{})
 	return enter(t, f.w, "mine", role)
 }
 
@@ -301,12 +297,7 @@ func (w *Web) patternOf(address string) string {
 // A portal may be embedded only on the origins of its program, where its cookie is partitioned.
 func TestPortalFraming(t *testing.T) {
 	w := testWeb(t, func(c *Config) { c.Secure = true })
-	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		_, _, err := sw.Programs().Put("acme", &webhook.ProgramFields{
-			PortalOrigins: &[]string{"https://app.example.com", "https://b.example:8443"},
-		}, webhook.AuditEntry{})
-		return err
-	}))
+	putProgram(t, w, "acme", webhook.ProgramFields{PortalOrigins: &[]string{"https://app.example.com", "https://b.example:8443"}})
 	framed := func(p page) bool { return mayBeFramed(t, p) }
 	link := portalLink(t, w, "acme", webhook.PortalWrite)
 	v := visit(t, w)
@@ -358,10 +349,7 @@ func TestPortalFraming(t *testing.T) {
 			t.Errorf("%s with %.8s…: got %d, want %d", test.name, test.secret, got.StatusCode, test.status)
 		}
 	}
-	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-		_, _, err := sw.Programs().Put("acme", &webhook.ProgramFields{PortalOrigins: &[]string{}}, webhook.AuditEntry{})
-		return err
-	}))
+	putProgram(t, w, "acme", webhook.ProgramFields{PortalOrigins: &[]string{}})
 	if framed(v.do("GET", "/portal/subscriptions")) {
 		t.Error("a page can be embedded without origins")
 	}
@@ -398,11 +386,7 @@ func TestPortalLimits(t *testing.T) {
 		id := fmt.Sprint("limited-", limit)
 		v := enter(t, w, id, webhook.PortalWrite)
 		sender{t, w.store}.subscribe(id, "https://hooks.example.com/in")
-		own := &limit
-		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-			_, _, err := sw.Programs().Put(id, &webhook.ProgramFields{MaxSubscriptions: &own}, webhook.AuditEntry{})
-			return err
-		}))
+		putProgram(t, w, id, webhook.ProgramFields{MaxSubscriptions: new(&limit)})
 		v.send("/portal/subscriptions/new", "url", "https://hooks.example.com/2", "events", "content_published",
 			"once", v.do("GET", "/portal/subscriptions/new").hidden(t, "once")).want(t, status, "")
 	}
@@ -471,15 +455,9 @@ func TestPortalStreamsOverHTTP(t *testing.T) {
 	}
 	v.do("GET", path).want(t, 503, "Too many pages receive live updates.")
 	f.w.perProgram.Leave("acme")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", v.base+path, nil)
-	must(t, err)
-	resp, err := v.client.Do(r)
-	must(t, err)
-	defer resp.Body.Close()
-	if kind := resp.Header.Get("Content-Type"); kind != "text/event-stream" || len(f.w.portalStreams) != 1 || len(f.w.streams) != 0 {
-		t.Errorf("got %q, with %d slots of partners and %d of admins taken", kind, len(f.w.portalStreams), len(f.w.streams))
+	followList(v, path, "")
+	if len(f.w.portalStreams) != 1 || len(f.w.streams) != 0 {
+		t.Errorf("%d slots of partners and %d of admins are taken", len(f.w.portalStreams), len(f.w.streams))
 	}
 }
 

@@ -47,10 +47,7 @@ func TestVerifyPrograms(t *testing.T) {
 	l := newEventSource(t, w, "https://hooks.example.com/in")
 	l.publish("content_published", `"Grüße \u2028 <b>'quoted' $x #{y} \\ \"z\""`)
 	claim := l.form()
-	_, err := w.store.Queues().Record(claim, &webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 200,
-		Result: webhook.ResultSuccess}, webhook.DefaultRetryPolicy().After(&webhook.Attempt{Number: 1, Result: webhook.ResultSuccess},
-		time.Now(), 0), webhook.HealthPolicy{})
-	must(t, err)
+	l.end(claim, webhook.Attempt{ResponseStatus: 200})
 	var secret webhook.SigningSecret
 	must(t, w.store.Write(t.Context(), func(sw store.Write) (err error) {
 		secret, err = sw.Subscriptions().SigningSecret("acme", l.sub.ID)
@@ -59,7 +56,8 @@ func TestVerifyPrograms(t *testing.T) {
 	v := enter(t, w, "acme", webhook.PortalRead)
 	page := v.do("GET", "/portal/verify?subscription="+l.sub.ID)
 	page.want(t, 200, claim.ID)
-	page.has(t, `id="answer"`, "status within 30 s", "after waits of 5 s, 5 min, 30 min and 2 h", "<code>webhook-signature</code>", "/docs/receiving")
+	page.has(t, `id="answer"`, "status within 30 s", "after waits of 5 s, 5 min, 30 min and 2 h", "<code>webhook-signature</code>",
+		"/docs/receiving")
 	programs := verifyPrograms(t, page)
 	for i := range portal.Languages {
 		lang := &portal.Languages[i]
@@ -188,8 +186,7 @@ func TestVerifyPage(t *testing.T) {
 	v := enter(t, w, "mine", webhook.PortalRead)
 	for _, path := range []string{"/portal/verify", "/portal/verify?subscription=" + l.sub.ID, "/portal/verify?subscription=x"} {
 		got := v.do("GET", path)
-		got.want(t, 200, "Nothing was sent yet.")
-		got.has(t, `id="local"`, "Run a tunnel that forwards a public HTTPS URL")
+		got.want(t, 200, "Nothing was sent yet.", `id="local"`, "Run a tunnel that forwards a public HTTPS URL")
 		got.hasNot(t, long.ID, "hooks.example.com")
 	}
 	v.do("GET", "/portal/subscriptions").want(t, 200, `href="/portal/verify#local"`)

@@ -31,8 +31,7 @@ func TestPrefer(t *testing.T) {
 	w := testWeb(t, nil)
 	ask := func(form url.Values, cookie *http.Cookie) (response, preferences) {
 		t.Helper()
-		r := httptest.NewRequest("POST", "/preferences", strings.NewReader(form.Encode()))
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r := formRequest("/preferences", form)
 		if cookie != nil {
 			r.AddCookie(cookie)
 		}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"service/store"
 	"service/webhook"
 )
 
@@ -19,8 +18,7 @@ func TestProgramPages(t *testing.T) {
 	v.do("GET", "/programs/-/new").has(t, "Default: 1,000.", "Default: 100.")
 	wrong := v.post("/programs/-/new", url.Values{"id": {"a b"}, "name": {strings.Repeat("x", 201)}, "max_subscriptions": {"1.5"},
 		"rate_limit": {"-1"}, "max_in_flight": {"0"}}.Encode())
-	wrong.want(t, 422, "Nothing was saved.")
-	wrong.has(t, `id="service-status"`, `id="account"`) // the frame is that of other pages
+	wrong.want(t, 422, "Nothing was saved.", `id="service-status"`, `id="account"`) // the frame is that of other pages
 	wrong.has(t, `href="#id"`, `href="#name"`, `href="#max-subscriptions"`, `href="#rate-limit"`, `href="#max-in-flight"`, `value="1.5"`,
 		"must be 1 to 100000, or empty for no limit", "must be at most 200 characters")
 	wrong.hasNot(t, "null")
@@ -92,12 +90,7 @@ func TestProgramOfAnyName(t *testing.T) {
 // TestProgramList filters and sorts the programs, and counts the records of each.
 func TestProgramList(t *testing.T) {
 	v, w := startSignedIn(t, nil)
-	put := func(id, name string) {
-		must(t, w.store.Write(t.Context(), func(sw store.Write) error {
-			_, _, err := sw.Programs().Put(id, &webhook.ProgramFields{Name: &name}, webhook.AuditEntry{})
-			return err
-		}))
-	}
+	put := func(id, name string) { putProgram(t, w, id, webhook.ProgramFields{Name: &name}) }
 	for i := range 30 {
 		put(fmt.Sprintf("tenant-%02d", i), fmt.Sprintf("Müller %d%% Ltd", i))
 	}

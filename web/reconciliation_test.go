@@ -1,10 +1,8 @@
 package web
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"service/store/record"
-	"service/store/storetest"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -58,18 +55,7 @@ func TestReconciliationGolden(t *testing.T) {
 		}
 		p.rows = append(p.rows, e)
 	}
-	var b bytes.Buffer
-	must(t, reconciliationPage(f, p).Render(t.Context(), &b))
-	got := strings.ReplaceAll(b.String(), "><", ">\n<") + "\n"
-	const file = "testdata/reconciliation.html"
-	if *update {
-		must(t, os.WriteFile(file, []byte(got), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	must(t, err)
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got; go test ./web -update accepts it):\n%s", file, diff)
-	}
+	wantGolden(t, "reconciliation", rendered(t, reconciliationPage(f, p)))
 }
 
 var countsOfPage = regexp.MustCompile(`<dt>([^<]*)</dt><dd>(?:<a [^>]*>)?([^<]*)`)
@@ -117,9 +103,7 @@ func TestReconciliation(t *testing.T) {
 	publish(1)
 	l.end(l.form(), webhook.Attempt{ResponseStatus: 503})
 	l.publish("channel_created", "7") // which it does not select
-	active := false
-	_, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", l.sub.ID, &webhook.SubscriptionFields{Active: &active})
-	must(t, err)
+	updateSubscription(t, w.store, l.sub.ID, webhook.SubscriptionFields{Active: new(false)})
 	publish(1)
 
 	newest := slices.Clone(want)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -76,25 +75,15 @@ func TestHeldDeliveries(t *testing.T) {
 func TestVerifiedReplica(t *testing.T) {
 	at := time.Date(2026, 3, 14, 8, 24, 48, 0, time.UTC)
 	status := store.ReplicaStatus{State: store.ReplicaRunning, Target: "file:///copy", VerifyInterval: 24 * time.Hour}
-	show := func() string {
+	want := func(parts ...string) {
 		t.Helper()
-		var b strings.Builder
-		must(t, replicaSection(ui.Frame{}, &status).Render(t.Context(), &b))
-		return b.String()
-	}
-	want := func(part string) {
-		t.Helper()
-		if got := show(); !strings.Contains(got, part) {
-			t.Errorf("the section lacks %q: %s", part, got)
-		}
+		contains(t, "the section", rendered(t, replicaSection(ui.Frame{}, &status)), parts, nil)
 	}
 	want("not yet; every 24 h")
 	status.Verified = store.ReplicaVerification{Time: at, Bytes: 3 << 20, Took: 1200 * time.Millisecond}
-	want("Matched the database")
-	want("(3.0 MiB in 1.2 s; every 24 h)")
+	want("Matched the database", "(3.0 MiB in 1.2 s; every 24 h)")
 	status.Verified.Failed, status.Verified.Err = at.Add(-time.Minute), "the object <0009> is damaged"
-	want("the object &lt;0009&gt; is damaged")
-	want("replaced by a new snapshot")
+	want("the object &lt;0009&gt; is damaged", "replaced by a new snapshot")
 	status.Verified.Failing = true
 	want("not replaced yet")
 	status.VerifyInterval = 0

@@ -38,12 +38,9 @@ func furnish(t *testing.T) *furnished {
 	l := newEventSource(t, w, "https://hooks.example.com/in?key="+urlCanary)
 	events := l.publish("content_published", `"one"`)
 	failed := l.form()
-	_, err := w.store.Queues().Record(failed, &webhook.Attempt{Number: 1, StartedAt: time.Now(), ResponseStatus: 404,
-		Result: webhook.ResultFailed}, webhook.DefaultRetryPolicy().After(&webhook.Attempt{Number: 1, Result: webhook.ResultFailed},
-		time.Now(), 0), webhook.HealthPolicy{})
-	must(t, err)
+	l.end(failed, webhook.Attempt{ResponseStatus: 404})
 	deleted := sender{t, w.store}.subscribe("other", "https://gone.example.com/")
-	_, err = storetest.DeleteSubscription(t.Context(), w.store, "other", deleted.ID)
+	_, err := storetest.DeleteSubscription(t.Context(), w.store, "other", deleted.ID)
 	must(t, err)
 	tokens, err := w.store.Tokens().List(t.Context())
 	must(t, err)

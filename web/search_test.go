@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -17,8 +16,7 @@ func TestFilterBySubscriptionName(t *testing.T) {
 	y := s.subscribe("acme", "https://hooks.y.example/in")
 	other := s.subscribe("globex", "https://hooks.x.example/other")
 	for id, name := range map[string]string{x.ID: "Partner X, Inc", y.ID: "Partner X, Inc (staging)"} {
-		_, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", id, &webhook.SubscriptionFields{Description: &name})
-		must(t, err)
+		updateSubscription(t, w.store, id, webhook.SubscriptionFields{Description: &name})
 	}
 	filter := func(ids ...string) string { return "filter[subscription_id]=" + strings.Join(ids, ",") }
 	for query, want := range map[string]string{
@@ -39,8 +37,7 @@ func TestFilterBySubscriptionName(t *testing.T) {
 		}
 	}
 	p := v.do("GET", "/deliveries?"+filter(x.ID))
-	p.want(t, 200, "Subscription: Partner X, Inc")
-	p.has(t, `hx-get="/find/suggest?options"`, `name="filter[subscription_id]" value="`+x.ID+`"`)
+	p.want(t, 200, "Subscription: Partner X, Inc", `hx-get="/find/suggest?options"`, `name="filter[subscription_id]" value="`+x.ID+`"`)
 	p.inert(t)
 	for _, text := range []string{"nobody", "s3cret"} {
 		v.do("GET", "/deliveries?subscription="+text).want(t, 400, "has no match for “"+text+"”")
@@ -70,10 +67,7 @@ func TestFilterBySubscriptionName(t *testing.T) {
 func TestSearch(t *testing.T) {
 	v, w := startSignedIn(t, nil)
 	l := newEventSource(t, w, "https://hooks.partner.example/in?key=s3cret")
-	name := "Partner <b>X</b>"
-	_, err := storetest.UpdateSubscription(t.Context(), w.store, "acme", l.sub.ID,
-		&webhook.SubscriptionFields{Description: &name})
-	must(t, err)
+	updateSubscription(t, w.store, l.sub.ID, webhook.SubscriptionFields{Description: new("Partner <b>X</b>")})
 	l.publish("content_published", `"one"`, `"two"`, `"two"`)
 
 	page := v.do("GET", "/find?q=PARTNER")

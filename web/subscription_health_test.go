@@ -12,9 +12,7 @@ import (
 // TestResendRejected checks that the subscription page explains why it is failing, and that
 // one click resends the rejected events after its recovery.
 func TestResendRejected(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
+	v, w, l, path := subscribed(t)
 	policy := webhook.HealthPolicy{RejectingAfter: 2}
 	attempt := func(status int) {
 		t.Helper()
@@ -30,8 +28,7 @@ func TestResendRejected(t *testing.T) {
 	v.do("GET", path).hasNot(t, "--disable-after")
 	w.cfg.DisableAfter = time.Hour
 	failing := v.do("GET", path)
-	failing.want(t, 200, "The endpoint has rejected deliveries for")
-	failing.has(t, `class="alarm state-failed"`)
+	failing.want(t, 200, "The endpoint has rejected deliveries for", `class="alarm state-failed"`)
 	failing.hasNot(t, `class="alarm state-retryable"`)
 	failing.has(t, "the subscription will be disabled and miss new events (--disable-after).")
 	failing.has(t, "New events wait and will be delivered after the first successful attempt. Until then only probes are sent",
@@ -66,8 +63,7 @@ func TestDegraded(t *testing.T) {
 	delivery := s.deliver(sub, 503)
 	const degraded = `title="1 of 2 attempts did not succeed in the last hour"`
 	page := v.do("GET", "/subscriptions/"+sub.ID)
-	page.want(t, 200, "1 of 2 attempts did not succeed in the last hour.")
-	page.has(t, degraded, "Last attempt:", "· 503 Service Unavailable")
+	page.want(t, 200, "1 of 2 attempts did not succeed in the last hour.", degraded, "Last attempt:", "· 503 Service Unavailable")
 	page.apart(t).inert(t)
 	v.do("GET", "/subscriptions/"+other.ID).hasNot(t, degraded, "did not succeed in the last hour")
 	events, _, err := s.s.Events().Page(t.Context(), "acme", &webhook.ListQuery{Sort: webhook.EventList.Default, Size: 1})
@@ -105,9 +101,7 @@ func TestPausedByEndpoint(t *testing.T) {
 // TestProbeNow checks that the page of a failing subscription has a button for its next probe, and
 // shows the result.
 func TestProbeNow(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
+	v, w, l, path := subscribed(t)
 	policy := webhook.HealthPolicy{RejectingAfter: 1}
 	v.do("GET", path).hasNot(t, "Probe now")
 	v.send(path+"/probe").wantHeader(t, "Location", path)
@@ -148,20 +142,16 @@ func TestProbeNow(t *testing.T) {
 		t.Fatalf("it leads to %s", to)
 	}
 	result := v.do("GET", strings.TrimSuffix(to, "#ping"))
-	result.want(t, 200, "Probe")
-	result.has(t, "403", "12 ms")
+	result.want(t, 200, "Probe", "403", "12 ms")
 	result.apart(t).inert(t)
 	wantDid(t, w, "probe")
 }
 
 // TestMaxPerSecondForm sets, keeps and removes the limit in the form.
 func TestMaxPerSecondForm(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
+	v, w, _, path := subscribed(t)
 	edit := func(limit string) page {
-		return v.send(path+"/edit", "was", v.do("GET", path+"/edit").hidden(t, "was"), "url", "https://partner.example/in", "events",
-			"content_published", "max_per_second", limit)
+		return v.edit(path, v.do("GET", path+"/edit").hidden(t, "was"), "max_per_second", limit)
 	}
 	for _, wrong := range []string{"0", "many", "0.05", "1001", "-1", "NaN"} {
 		edit(wrong).want(t, 422, "must be 0.1 to 1000")
@@ -176,12 +166,8 @@ func TestMaxPerSecondForm(t *testing.T) {
 
 // TestMaxEventsForm sets, keeps and removes the limit in the form.
 func TestMaxEventsForm(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
-	edit := func(was string, limit ...string) page {
-		return v.send(path+"/edit", append([]string{"was", was, "url", "https://partner.example/in", "events", "content_published"}, limit...)...)
-	}
+	v, w, _, path := subscribed(t)
+	edit := func(was string, limit ...string) page { return v.edit(path, was, limit...) }
 	was := func() string { return v.do("GET", path+"/edit").hidden(t, "was") }
 	v.do("GET", path).hasNot(t, "per delivery")
 	for _, wrong := range []string{"many", "1.5", "1001", "-1", "99999999999999999999"} {
@@ -192,16 +178,14 @@ func TestMaxEventsForm(t *testing.T) {
 	v.do("GET", path).want(t, 200, "At most 20 events per delivery")
 	v.do("GET", path+"/edit").has(t, `value="20"`, "Leave empty for the default (--batch-size), which is also the upper limit.")
 	stale := edit(before, "max_events", "7")
-	stale.want(t, 409, "Events per delivery: 20")
-	stale.has(t, `value="7"`)
+	stale.want(t, 409, "Events per delivery: 20", `value="7"`)
 	v.do("GET", "/subscriptions/export?format=ndjson").has(t, `"max_per_second":0,"max_events":20,`)
 	v.do("GET", "/audit").want(t, 200, "max_events to 20")
 	partner := enter(t, w, "acme", webhook.PortalWrite)
 	partner.do("GET", "/portal"+path).want(t, 200, "At most 20 events per delivery")
 	form := partner.do("GET", "/portal"+path+"/edit")
 	form.want(t, 200, "Leave empty for the default, which is also the upper limit.")
-	partner.send("/portal"+path+"/edit", "was", form.hidden(t, "was"), "url", "https://partner.example/in", "events", "content_published",
-		"max_events", "1").want(t, 303, "")
+	partner.edit("/portal"+path, form.hidden(t, "was"), "max_events", "1").want(t, 303, "")
 	partner.do("GET", "/portal"+path).want(t, 200, "At most 1 event per delivery")
 	edit(was(), "max_events", "").want(t, 303, "")
 	v.do("GET", path).hasNot(t, "per delivery")

@@ -26,6 +26,20 @@ func subscribing(t *testing.T) (visitor, *Web) {
 	return startSignedIn(t, func(c *Config) { c.MaxSubscriptions, c.BatchSize = 3, 100 })
 }
 
+// subscribed is [subscribing] with a subscription of acme, whose page is at path.
+func subscribed(t *testing.T) (v visitor, w *Web, l *eventSource, path string) {
+	t.Helper()
+	v, w = subscribing(t)
+	l = newEventSource(t, w, "https://partner.example/in")
+	return v, w, l, subscriptionPath(l.sub.ID)
+}
+
+// edit submits the form of a subscription; was is the version that it shows.
+func (v visitor) edit(path, was string, more ...string) page {
+	v.t.Helper()
+	return v.send(path+"/edit", append([]string{"was", was, "url", "https://partner.example/in", "events", "content_published"}, more...)...)
+}
+
 // hidden returns the value of a hidden field.
 func (p page) hidden(t *testing.T, name string) string {
 	t.Helper()
@@ -90,7 +104,7 @@ func TestCreateSubscription(t *testing.T) {
 	v, w := subscribing(t)
 	v.do("GET", "/subscriptions").want(t, 200, "No subscriptions yet.")
 	v.do("GET", "/subscriptions/new").want(t, 200, "No programs yet.")
-	newLogToken(t, w, "acme")
+	newProgramToken(t, w.store, "acme")
 
 	form := v.do("GET", "/subscriptions/new")
 	form.want(t, 200, "First ping")
@@ -162,13 +176,6 @@ func TestCreateSubscription(t *testing.T) {
 	wantDid(t, w, "create", "create", "create")
 }
 
-func newLogToken(t *testing.T, w *Web, programID string) {
-	t.Helper()
-	_, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: programID, UserID: "1",
-		Scopes: webhook.Scopes()})
-	must(t, err)
-}
-
 // A URL is validated while the visitor types, by the same rules as when it is saved.
 func TestCheckURL(t *testing.T) {
 	v, _ := subscribing(t)
@@ -191,17 +198,13 @@ func TestCheckURL(t *testing.T) {
 // A form that is older than the record is rejected, shows the current values, and can be submitted
 // again.
 func TestEditSubscription(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
+	v, w, _, path := subscribed(t)
 	form := v.do("GET", path+"/edit")
 	form.want(t, 200, "A header is set. Leave empty to keep it.")
 	form.inert(t)
 	form.hasNot(t, "top-secret-token")
 	was := form.hidden(t, "was")
-	edit := func(was string, more ...string) page {
-		return v.send(path+"/edit", append([]string{"was", was, "url", "https://partner.example/in", "events", "content_published"}, more...)...)
-	}
+	edit := func(was string, more ...string) page { return v.edit(path, was, more...) }
 	edit(was, "url", "http://x").want(t, 422, "must begin with https://")
 	edit(was, "description", "mine").want(t, 303, "")
 	v.do("GET", path).want(t, 200, "Saved.")
@@ -243,9 +246,7 @@ func TestEditSubscription(t *testing.T) {
 // The form shows filters as JSON, shows the errors in them, and drops the filter of a deselected
 // event. The event page says which subscriptions do not receive the event.
 func TestEditFilters(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
+	v, w, l, path := subscribed(t)
 	edit := func(filters string, events ...string) page {
 		form := url.Values{"was": {v.do("GET", path+"/edit").hidden(t, "was")}, "url": {"https://partner.example/in"}, "events": events,
 			"filters": {filters}}
@@ -260,8 +261,7 @@ func TestEditFilters(t *testing.T) {
 		{`{"content_deleted":{"all":[{"path":"content_id","op":"eq","value":7}]}}`, "is not the name of a selected event"},
 	} {
 		p := edit(wrong.filters, "content_published")
-		p.want(t, 422, wrong.want)
-		p.has(t, `<a href="#filters">Filters</a>`, `id="filters"`)
+		p.want(t, 422, wrong.want, `<a href="#filters">Filters</a>`, `id="filters"`)
 		p.inert(t)
 	}
 	edit(below5, "content_published", "content_updated").want(t, 303, "")
@@ -303,9 +303,7 @@ func TestEditRemovedEventType(t *testing.T) {
 
 // All actions on a subscription, in the order in which an admin would use them.
 func TestSubscriptionActions(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
+	v, w, l, path := subscribed(t)
 	ping := l.claim(true)
 	l.end(ping, webhook.Attempt{ResponseStatus: 200, Duration: 41 * time.Millisecond,
 		ResponseBody: []byte(strings.Repeat("line "+hostileBytes+"\n", 30))})
@@ -339,9 +337,7 @@ func TestSubscriptionActions(t *testing.T) {
 
 // A test event goes to one subscription, whatever its event types, in its own delivery.
 func TestSendTestEvent(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
+	v, w, l, path := subscribed(t)
 	l.end(l.claim(true), webhook.Attempt{ResponseStatus: 200}) // the first ping
 	v.do("GET", path).has(t, "Send test event", `<option value="content_published" selected>`)
 	v.send(path+"/test", "name", "ping").want(t, 422, "Unknown event type")
@@ -514,7 +510,7 @@ func deletion(t *testing.T, v visitor, l *eventSource) {
 // While the visitor types a URL, its verdict replaces the one below the field.
 func TestURLVerdict(t *testing.T) {
 	v, w := subscribing(t)
-	newLogToken(t, w, "acme")
+	newProgramToken(t, w.store, "acme")
 	verdict := v.send("/subscriptions/check-url", "url", "https://10.0.0.1/x")
 	verdict.want(t, 200, "The URL leads to an address that deliveries may not be sent to")
 	verdict.has(t, `<p id="url-verdict"><span class="fault">`)
@@ -532,10 +528,7 @@ func TestURLVerdict(t *testing.T) {
 func subscribeNamed(t *testing.T, w *Web, name, program string, active bool, events ...string) string {
 	t.Helper()
 	u := "https://" + name + ".example/in"
-	s, _, err := storetest.CreateSubscription(t.Context(), w.store, program, "1", &webhook.SubscriptionFields{URL: &u, Events: &events,
-		Active: &active})
-	must(t, err)
-	return s.ID
+	return createSubscription(t, w.store, program, webhook.SubscriptionFields{URL: &u, Events: &events, Active: &active}).ID
 }
 
 // listedSubscriptions creates subscriptions in two programs, the second one paused, and returns
@@ -543,7 +536,7 @@ func subscribeNamed(t *testing.T, w *Web, name, program string, active bool, eve
 func listedSubscriptions(t *testing.T, w *Web) map[string]string {
 	t.Helper()
 	for _, p := range []string{"acme", "globex"} {
-		newLogToken(t, w, p)
+		newProgramToken(t, w.store, p)
 	}
 	return map[string]string{
 		subscribeNamed(t, w, "a", "acme", true, "content_published"):                     "a",
@@ -666,9 +659,7 @@ func TestSteps(t *testing.T) {
 
 // A receiver that refused a delivery for its size gets smaller ones, and the page says so and why.
 func TestSizeBoundIsShown(t *testing.T) {
-	v, w := subscribing(t)
-	l := newEventSource(t, w, "https://partner.example/in")
-	path := subscriptionPath(l.sub.ID)
+	v, _, l, path := subscribed(t)
 	v.do("GET", path).hasNot(t, "(413)")
 	text := `"` + strings.Repeat("x", 10<<10) + `"`
 	l.publish("content_published", text, text)

@@ -35,11 +35,9 @@ func TestTokenPages(t *testing.T) {
 	}
 
 	list := v.do("GET", "/tokens?program=acme")
-	list.want(t, http.StatusOK, token.Hint)
-	list.has(t, "Equivalent command", "service token list --data ")
+	list.want(t, http.StatusOK, token.Hint, "Equivalent command", "service token list --data ")
 	single := v.do("GET", "/tokens/"+token.ID)
-	single.want(t, http.StatusOK, "publish events")
-	single.has(t, "service token revoke "+token.ID+" --data ")
+	single.want(t, http.StatusOK, "publish events", "service token revoke "+token.ID+" --data ")
 	for _, p := range []page{list, single} {
 		p.hasNot(t, secret, "<b>", "\u202e")
 	}
@@ -86,15 +84,13 @@ func TestPlatformToken(t *testing.T) {
 	makeAdmin(t, w, "eve@example.com")
 
 	form := v.do("GET", "/tokens/new?scopes=platform&program=acme")
-	form.want(t, http.StatusOK, "A platform token is not limited to a program.")
-	form.has(t, `name="scope" value="platform"`)
+	form.want(t, http.StatusOK, "A platform token is not limited to a program.", `name="scope" value="platform"`)
 	form.hasNot(t, `id="program"`, `data-preset`, `type="checkbox"`)
 	v.do("GET", "/tokens/new").hasNot(t, "not limited to a program", `value="platform"`, `data-preset="platform"`)
 	v.post("/tokens/new", "user=&scope=platform&days=30").want(t, http.StatusUnprocessableEntity, "A platform token is not limited")
 
 	made := v.post("/tokens/new", "user=ops&scope=platform&days=30&program=acme")
-	made.want(t, http.StatusOK, "Copy it now:")
-	made.has(t, "/v2/programs")
+	made.want(t, http.StatusOK, "Copy it now:", "/v2/programs")
 	made.hasNot(t, "/subscriptions/new") // which needs a program
 	token, err := w.store.Tokens().Authenticate(t.Context(), regexp.MustCompile(`svc_[0-9A-Za-z]{46}`).FindString(made.body))
 	if err != nil || !token.Platform() || token.ProgramID != "" {

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"service/store"
+	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -104,6 +106,77 @@ func startSignedIn(t *testing.T, change func(*Config)) (visitor, *Web) {
 	return visitSignedIn(t, w), w
 }
 
+// newProgramToken creates a token of a program, and with it the program.
+func newProgramToken(t *testing.T, s *store.Store, programID string) {
+	t.Helper()
+	_, _, err := storetest.CreateToken(t.Context(), s, webhook.NewToken{ProgramID: programID, UserID: "1", Scopes: webhook.Scopes()})
+	must(t, err)
+}
+
+// putProgram creates or changes a program.
+func putProgram(t *testing.T, w *Web, id string, fields webhook.ProgramFields) {
+	t.Helper()
+	must(t, w.store.Write(t.Context(), func(sw store.Write) error {
+		_, _, err := sw.Programs().Put(id, &fields, webhook.AuditEntry{})
+		return err
+	}))
+}
+
+func createSubscription(t *testing.T, s *store.Store, programID string, fields webhook.SubscriptionFields) webhook.Subscription {
+	t.Helper()
+	sub, _, err := storetest.CreateSubscription(t.Context(), s, programID, "1", &fields)
+	must(t, err)
+	return sub
+}
+
+// updateSubscription changes a subscription of acme.
+func updateSubscription(t *testing.T, s *store.Store, id string, fields webhook.SubscriptionFields) {
+	t.Helper()
+	_, err := storetest.UpdateSubscription(t.Context(), s, "acme", id, &fields)
+	must(t, err)
+}
+
+// publishIn publishes an event without fields in a program, and returns its ID.
+func publishIn(t *testing.T, s *store.Store, programID, name string) (id string) {
+	t.Helper()
+	id = webhook.NewID()
+	e := webhook.Event{ID: id, Name: name, ReceivedAt: time.Now(), JSON: fmt.Appendf(nil, `{"id":%q,"name":%q}`, id, name)}
+	_, err := s.Events().Publish(t.Context(), programID, []webhook.Event{e})
+	must(t, err)
+	return id
+}
+
+// spend creates a delivery of the waiting events, with its first attempt in flight. The credit says
+// how many events.
+func spend(t *testing.T, s *store.Store, subscriptionID string, credit store.Credit) *store.Claim {
+	t.Helper()
+	queue, err := s.Queues().Get(t.Context(), subscriptionID)
+	must(t, err)
+	credit.Queue, credit.Newest, credit.Size = queue, queue.Wanted, webhook.MaxDeliveryBytes
+	c, err := s.Queues().Spend(t.Context(), &credit).Wait()
+	must(t, err)
+	return c
+}
+
+// claimPing begins the first attempt of a ping that is queued.
+func claimPing(t *testing.T, w *Web, subscriptionID string) *store.Claim {
+	t.Helper()
+	c, err := storetest.ClaimPing(t.Context(), w.store, subscriptionID)
+	if err != nil || c == nil {
+		t.Fatalf("no ping is queued: %v", err)
+	}
+	return c
+}
+
+// recordStatus records an attempt whose response had a status.
+func recordStatus(t *testing.T, s *store.Store, c *store.Claim, status int, policy webhook.HealthPolicy) {
+	t.Helper()
+	a := webhook.Attempt{Number: c.Number, StartedAt: time.Now(), Duration: 12 * time.Millisecond, ResponseStatus: status,
+		Result: webhook.Classify(status, webhook.ErrorNone)}
+	_, err := s.Queues().Record(c, &a, webhook.DefaultRetryPolicy().After(&a, time.Now(), 0.5), policy)
+	must(t, err)
+}
+
 // page is a response with its whole body.
 type page struct {
 	*http.Response
@@ -141,11 +214,16 @@ func (v visitor) ask(method, path, sent string, header ...string) page {
 	return page{resp, string(body)}
 }
 
-// want checks the status of a response and that it contains a text.
-func (p page) want(t *testing.T, status int, text string) {
+// want checks the status of a response and that it contains some texts.
+func (p page) want(t *testing.T, status int, texts ...string) {
 	t.Helper()
-	if p.StatusCode != status || !strings.Contains(p.body, text) {
-		t.Fatalf("%s %s: got %d, want %d with %q:\n%s", p.Request.Method, p.Request.URL.Path, p.StatusCode, status, text, p.body)
+	if p.StatusCode != status {
+		t.Fatalf("%s %s: got %d, want %d:\n%s", p.Request.Method, p.Request.URL.Path, p.StatusCode, status, p.body)
+	}
+	for _, text := range texts {
+		if !strings.Contains(p.body, text) {
+			t.Fatalf("%s %s: want %q:\n%s", p.Request.Method, p.Request.URL.Path, text, p.body)
+		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"html"
 	"os"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"service/store"
 	"service/store/doctor"
 	"service/store/record"
-	"service/store/storetest"
 	"service/web/ui"
 	"service/webhook"
 )
@@ -213,27 +211,4 @@ func TestOverviewTellsWhatIsWrong(t *testing.T) {
 	must(t, w.store.Close())
 	p := v.do("GET", "/")
 	p.want(t, 500, "This page could not be loaded", p.Header.Get("X-Request-Id"))
-}
-
-// TestOverviewIsSmall checks the transferred size of the first page with everything it loads.
-func TestOverviewIsSmall(t *testing.T) {
-	w := testWeb(t, nil)
-	_, _, err := storetest.CreateToken(t.Context(), w.store, webhook.NewToken{ProgramID: "acme", UserID: "u",
-		Scopes: []webhook.Scope{webhook.ScopeEventsWrite}})
-	must(t, err)
-	for i := range 25 {
-		url := fmt.Sprintf("https://hooks-%d.example/some/longer/path/than/usual", i)
-		_, _, err := storetest.CreateSubscription(t.Context(), w.store, "acme", "u", &webhook.SubscriptionFields{URL: &url,
-			Events: &[]string{"ping"}, Active: new(true)})
-		must(t, err)
-	}
-	v := visitSignedIn(t, w)
-	size := 0
-	for _, path := range []string{"/", w.assets.Path("style.css"), w.assets.Path("favicon.svg")} {
-		size += len(v.do("GET", path, "Accept-Encoding", "gzip").body)
-	}
-	if size > 60<<10 {
-		t.Errorf("the page and what it loads are %d bytes, want at most 60 KiB", size)
-	}
-	t.Logf("%d bytes", size)
 }

@@ -21,33 +21,6 @@ import (
 	"service/webhook"
 )
 
-// text is a page with one text.
-func text(s string) templ.Component {
-	return templ.ComponentFunc(func(_ context.Context, w io.Writer) error {
-		_, err := io.WriteString(w, templ.EscapeString(s))
-		return err
-	})
-}
-
-// textHandler returns a handler whose page is one word.
-func textHandler(word string, secret bool) handler {
-	return func(*request) (response, error) { return response{page: text(word), secret: secret}, nil }
-}
-
-// TestSecretIsNotCompressed checks that a page with a secret is sent uncompressed.
-func TestSecretIsNotCompressed(t *testing.T) {
-	w := testWeb(t, nil)
-	w.mux.Handle("/word", w.serve(textHandler("one", false)))
-	w.mux.Handle("/secret", w.serve(textHandler("hush", true)))
-	v := visit(t, w)
-	for path, want := range map[string]string{"/word": "gzip", "/secret": ""} {
-		got := v.do("GET", path, "Accept-Encoding", "gzip")
-		if h := got.Header; h.Get("Content-Encoding") != want || h.Get("Cache-Control") != "no-store" {
-			t.Errorf("%s: Content-Encoding %q, Cache-Control %q", path, h.Get("Content-Encoding"), h.Get("Cache-Control"))
-		}
-	}
-}
-
 // TestBusyPage checks the page for a visitor whose program reads too many lists.
 func TestBusyPage(t *testing.T) {
 	w := testWeb(t, nil)

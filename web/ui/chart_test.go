@@ -84,13 +84,10 @@ func TestMarks(t *testing.T) {
 	if len(c.Marks) != 1 || c.Marks[0].At != 1 {
 		t.Fatalf("got %v, want one mark at the second label", c.Marks)
 	}
-	var b strings.Builder
-	if err := StackedBars(&c).Render(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
+	text := rendered(t, StackedBars(&c))
 	for _, want := range []string{`d="M450 0v120"`, "Incident: &lt;b&gt;", "Incident opened"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("%q is not there:\n%s", want, b.String())
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not there:\n%s", want, text)
 		}
 	}
 	if got := c.markPath("lines"); got != "M600 0v120" {

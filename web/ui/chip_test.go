@@ -44,25 +44,21 @@ func TestChips(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	timeout := responseClass{"error", "timeout", "Timeout"}
-	if got, want := v.toggleResponse(timeout),
-		"/deliveries?filter[created_at.from]=2026-03-01T00%3A00%3A00Z&filter[error]=timeout"+
-			"&filter[event]=content_updated%2Cuser_created&filter[status]=failed&program=acme&sort=-created_at"; got != want {
-		t.Errorf("timeouts: got %s, want %s", got, want)
-	}
-	rejected := responseClasses[2]
+	timeout, rejected := responseClass{"error", "timeout", "Timeout"}, responseClasses[2]
 	if !v.responseIs(rejected) || v.responseIs(timeout) {
 		t.Error("the class of responses is not 4xx")
 	}
-	if got, want := v.toggleResponse(rejected),
-		"/deliveries?filter[created_at.from]=2026-03-01T00%3A00%3A00Z&filter[event]=content_updated%2Cuser_created"+
-			"&filter[status]=failed&program=acme&sort=-created_at"; got != want {
-		t.Errorf("any response: got %s, want %s", got, want)
-	}
-	if got, want := v.WithTime("a", "b"),
-		"/deliveries?filter[created_at.from]=a&filter[created_at.to]=b&filter[event]=content_updated%2Cuser_created"+
-			"&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"; got != want {
-		t.Errorf("another time: got %s, want %s", got, want)
+	for _, tt := range []struct{ name, got, want string }{
+		{"timeouts", v.toggleResponse(timeout), "/deliveries?" + keep + "filter[error]=timeout" +
+			"&filter[event]=content_updated%2Cuser_created&filter[status]=failed&program=acme&sort=-created_at"},
+		{"any response", v.toggleResponse(rejected), "/deliveries?" + keep +
+			"filter[event]=content_updated%2Cuser_created&filter[status]=failed&program=acme&sort=-created_at"},
+		{"another time", v.WithTime("a", "b"), "/deliveries?filter[created_at.from]=a&filter[created_at.to]=b" +
+			"&filter[event]=content_updated%2Cuser_created&filter[response_status]=4xx&filter[status]=failed&program=acme&sort=-created_at"},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("%s: got %s, want %s", tt.name, tt.got, tt.want)
+		}
 	}
 }
 
@@ -72,14 +68,11 @@ func TestCustomRange(t *testing.T) {
 	for query, open := range map[string]bool{"": false, "?span=24h": false, "?filter[created_at.from]=2026-03-01T00:00:00Z": false,
 		"?filter[created_at.from]=never": true} {
 		v := parsed(t, Clock{Now: now}, webhook.DeliveryList, "/deliveries"+query)
-		var b strings.Builder
-		if err := FilterBar(Frame{Clock: Clock{Now: now}}, v).Render(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
-		_, custom, _ := strings.Cut(b.String(), `<details class="drop" name="filter"`)
+		text := rendered(t, FilterBar(Frame{Clock: Clock{Now: now}}, v))
+		_, custom, _ := strings.Cut(text, `<details class="drop" name="filter"`)
 		custom, rest, _ := strings.Cut(custom, "</details>")
 		if !strings.Contains(custom, "Custom") || !strings.Contains(custom, field) || strings.Contains(rest, field) {
-			t.Errorf("%q: the fields are not in the time control:\n%s", query, b.String())
+			t.Errorf("%q: the fields are not in the time control:\n%s", query, text)
 		}
 		if got := strings.HasPrefix(custom, " open"); got != open {
 			t.Errorf("%q: open is %v, want %v", query, got, open)

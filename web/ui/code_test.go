@@ -52,9 +52,7 @@ func FuzzPrettyJSON(f *testing.F) {
 		if err := json.Unmarshal([]byte(got), &is); err != nil {
 			t.Fatalf("%q became %q: %v", data, got, err)
 		}
-		if err := json.Unmarshal(data, &was); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(data, &was))
 		a, _ := json.Marshal(was)
 		z, _ := json.Marshal(is)
 		if string(a) != string(z) {

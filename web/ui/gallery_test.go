@@ -1,7 +1,6 @@
 package ui
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -176,21 +175,13 @@ var betweenTags = strings.NewReplacer("><div", ">\n<div", "><section", ">\n<sect
 
 // TestGallery renders all components on one page, which a browser test uses too.
 func TestGallery(t *testing.T) {
-	var b bytes.Buffer
-	if err := gallery(t).Render(t.Context(), &b); err != nil {
-		t.Fatal(err)
-	}
-	got := betweenTags.Replace(b.String()) + "\n"
+	got := betweenTags.Replace(rendered(t, gallery(t))) + "\n"
 	const file = "testdata/gallery.html"
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got; go test ./web/ui -update accepts it):\n%s", file, diff)
 	}

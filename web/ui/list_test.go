@@ -7,6 +7,8 @@ import (
 	"time"
 	_ "time/tzdata"
 
+	"github.com/a-h/templ"
+
 	"service/webhook"
 )
 
@@ -15,17 +17,28 @@ func parsed(t *testing.T, c Clock, l *webhook.List, target string) *Listing {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")
 	v, err := ParseListing(&url.URL{Path: path, RawQuery: query}, c, l)
+	must(t, err)
+	return v
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return v
+}
+
+// rendered returns the text of a component.
+func rendered(t *testing.T, c templ.Component) string {
+	t.Helper()
+	var b strings.Builder
+	must(t, c.Render(t.Context(), &b))
+	return b.String()
 }
 
 func TestListing(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err) // the binary embeds the time zones
-	}
+	must(t, err) // the binary embeds the time zones
 	list := webhook.DeliveryList
 	for _, tt := range []struct {
 		query string
@@ -115,9 +128,7 @@ func TestPagesOfAList(t *testing.T) {
 // A list that is read day by day offers days in the visitor's zone, and shows today by default.
 func TestDailyListing(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clock := Clock{Now: time.Date(2026, 3, 29, 23, 30, 0, 0, time.UTC), Zone: berlin} // 01:30 of the day after the clocks changed
 	for _, tt := range []struct{ query, want, fault string }{
 		{"", "filter[received_at.from]=2026-03-29T22:00:00.000Z", ""},

@@ -8,9 +8,7 @@ import (
 // TestShellQuotes checks quoted arguments with a real shell.
 func TestShellQuotes(t *testing.T) {
 	sh, err := exec.LookPath("sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, arg := range []string{"", "./data", "/var/lib/it's", "$HOME", "a b", "`id`", "a;b", "~", "*", `\`, "new\nline", "é", "-x"} {
 		got, err := exec.CommandContext(t.Context(), sh, "-c", "printf %s "+ShellQuote(arg)).Output()
 		if err != nil || string(got) != arg {

@@ -29,17 +29,11 @@ func startReplicated(t *testing.T, timeout time.Duration) *replicatedService {
 	t.Helper()
 	dir, target := t.TempDir(), filepath.Join(t.TempDir(), "replica")
 	name := filepath.Join(t.TempDir(), "litestream.yml")
-	if err := os.WriteFile(name, []byte("dbs: [{path: "+dir+"/service.db, replica: {path: "+target+"}}]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte("dbs: [{path: "+dir+"/service.db, replica: {path: "+target+"}}]"), 0o600))
 	cfg, err := replica.ReadConfig(name, os.LookupEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := store.Open(t.Context(), store.Config{Dir: dir, Replica: cfg, AcknowledgeTimeout: timeout})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var replicating sync.WaitGroup
 	replicating.Go(func() { s.Replica().Run(ctx) })
@@ -68,16 +62,12 @@ func (s *replicatedService) await() {
 // cut makes the replica unreachable; mend undoes that.
 func (s *replicatedService) cut() {
 	s.t.Helper()
-	if err := errors.Join(os.Rename(s.target, s.target+".away"), os.WriteFile(s.target, nil, 0o600)); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, errors.Join(os.Rename(s.target, s.target+".away"), os.WriteFile(s.target, nil, 0o600)))
 }
 
 func (s *replicatedService) mend() {
 	s.t.Helper()
-	if err := errors.Join(os.Remove(s.target), os.Rename(s.target+".away", s.target)); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, errors.Join(os.Remove(s.target), os.Rename(s.target+".away", s.target)))
 	s.await()
 }
 

@@ -48,15 +48,11 @@ func start(t testing.TB, change ...func(*Config)) *service {
 func startStore(t testing.TB, stored store.Config, change ...func(*Config)) *service {
 	t.Helper()
 	shared, err := loadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	catalog := webhook.NewCatalog(shared.Types()...) // a test may change it
 	stored.Dir, stored.Catalog = t.TempDir(), catalog
 	s, err := store.Open(context.Background(), stored)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	closing := sync.OnceFunc(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -64,9 +60,7 @@ func startStore(t testing.TB, stored store.Config, change ...func(*Config)) *ser
 	})
 	t.Cleanup(closing)
 	contract, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	log := &logBuffer{}
 	cfg := Config{
 		Store: s, Catalog: catalog, Moves: &move.Target{Store: s, Catalog: catalog, Logger: slog.New(slog.DiscardHandler)}, MaxSubscriptions: 100,
@@ -94,9 +88,7 @@ func (s *service) as(rt *route) *service {
 func (s *service) newToken(program, user string, scopes ...webhook.Scope) string {
 	s.t.Helper()
 	_, secret, err := storetest.CreateToken(context.Background(), s.store, webhook.NewToken{ProgramID: program, UserID: user, Scopes: scopes})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return secret
 }
 
@@ -262,9 +254,7 @@ func errorOf(r response) (errorBody, error) {
 func faults(t testing.TB, r response) []string {
 	t.Helper()
 	e, err := errorOf(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all []string
 	for _, v := range e.Validations {
 		all = append(all, v.Code+" "+v.Parameter)
@@ -277,6 +267,13 @@ func wantFault(t testing.TB, name string, r response, code, parameter string) {
 	t.Helper()
 	if got := strings.Join(faults(t, r), ", "); r.status != 400 || got != code+" "+parameter {
 		t.Errorf("%s: got %d %s (%s), want 400 %s %s", name, r.status, got, strings.TrimSpace(r.body), code, parameter)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -331,16 +328,12 @@ func (s *service) deliver(status int, code webhook.ErrorCode) {
 	s.t.Helper()
 	ctx := context.Background()
 	queues, err := s.store.Queues().All(ctx)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	for _, l := range queues {
 		s.deliverPings(l.SubscriptionID, status, code)
 		for {
 			c, err := s.store.Queues().Spend(ctx, &store.Credit{Queue: l, Newest: l.Wanted, Count: 100, Size: webhook.MaxDeliveryBytes}).Wait()
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			must(s.t, err)
 			if c == nil {
 				break
 			}

@@ -106,9 +106,7 @@ func (m *auditMatrix) entries() (all []webhook.AuditEntry) {
 		all = append(all, *e)
 		return nil
 	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, err)
 	return all
 }
 
@@ -237,9 +235,7 @@ func (m *auditMatrix) prepare(i *ids, name string) string {
 			_, _, err := w.Deliveries().Share("acme", i.delivery, webhook.AuditEntry{})
 			return err
 		})
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		must(m.t, err)
 	case "POST " + replaysPath:
 		return `{"from":"2026-01-01","only":"all"}`
 	case "POST " + bulkRunsPath:

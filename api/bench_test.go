@@ -41,18 +41,12 @@ func BenchmarkPublish(b *testing.B) {
 	}{{"publishers=1", 1}, {"publishers=32", 32}, {"publishers=256", 256}} {
 		b.Run(bench.name, func(b *testing.B) {
 			s, err := store.Open(context.Background(), store.Config{Dir: filepath.Join(b.TempDir(), "data")})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			defer s.Close()
 			catalog, err := webhook.LoadCatalog()
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			_, secret, err := storetest.CreateToken(context.Background(), s, webhook.NewToken{ProgramID: "p", UserID: "u", Scopes: webhook.Scopes()})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			handler := New(Config{Store: s, Catalog: catalog})
 			event := []byte(`{"timestamp":"2026-03-13T07:07:19.507Z","name":"content_published",` +
 				`"version":"1","content_id":48211,"channel_ids":[317,12]}`)

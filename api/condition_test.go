@@ -113,17 +113,13 @@ func TestNotModifiedOnTheWire(t *testing.T) {
 	defer server.Close()
 	get := func(tag string) *http.Response {
 		r, err := http.NewRequest("GET", server.URL+"/v2/event_types/ping", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Header.Set("Authorization", "Bearer "+s.token)
 		if tag != "" {
 			r.Header.Set("If-None-Match", tag)
 		}
 		resp, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		resp.Body.Close()
 		return resp
 	}

@@ -16,9 +16,9 @@ import (
 // newOwnType returns an event type with a schema of the field carrier.
 func newOwnType(t *testing.T, name, carrier string) *webhook.EventType {
 	t.Helper()
-	et, err := webhook.NewEventType(t.Context(), name, []byte(orderSchema(name, carrier)))
-	if err != nil {
-		t.Fatal(err)
+	et, invalid := webhook.NewEventType(t.Context(), name, []byte(orderSchema(name, carrier)))
+	if invalid != nil {
+		t.Fatal(invalid)
 	}
 	return et
 }
@@ -26,9 +26,7 @@ func newOwnType(t *testing.T, name, carrier string) *webhook.EventType {
 // Reusing unchanged event types makes no difference to the documents.
 func TestDocumentsFollowTheCatalog(t *testing.T) {
 	all, err := loadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	catalog := webhook.NewCatalog(all.Types()...)
 	d := newDocuments(catalog, settings{})
 	variants := `{"type":"object"},"kind":{"enum":["a","b"]}},"allOf":[{"if":{"properties":{"kind":{"const":"a"}}},` +
@@ -73,9 +71,7 @@ func TestDocumentsFollowTheCatalog(t *testing.T) {
 func TestDocumentsAreRenderedInAdvance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all, err := loadCatalog()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		catalog := webhook.NewCatalog(all.Types()...) // whose channels belong to the bubble
 		d := newDocuments(catalog, settings{})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -168,9 +168,7 @@ func connect(t *testing.T, s *service) net.Conn {
 	server := httptest.NewServer(s.api)
 	t.Cleanup(server.Close)
 	c, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -178,13 +176,10 @@ func connect(t *testing.T, s *service) net.Conn {
 func exchange(t *testing.T, c net.Conn, raw string) string {
 	t.Helper()
 	defer c.Close()
-	if _, err := io.WriteString(c, strings.ReplaceAll(raw, "\n", "\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := io.WriteString(c, strings.ReplaceAll(raw, "\n", "\r\n"))
+	must(t, err)
 	got, err := io.ReadAll(bufio.NewReader(c))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(got)
 }
 
@@ -233,15 +228,11 @@ func TestOverHTTP2(t *testing.T) {
 		client := &http.Client{Transport: http2Transport(t, s.api)}
 		post := func(media string, body io.Reader) response {
 			r, err := http.NewRequest("POST", "http://service/v2/events", body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Content-Type", media)
 			r.Header.Set("Authorization", "Bearer "+s.token)
 			resp, err := client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer resp.Body.Close()
 			b, err := io.ReadAll(resp.Body)
 			if err != nil || resp.ProtoMajor != 2 {

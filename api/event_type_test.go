@@ -27,9 +27,7 @@ func (s *service) defineEventType(name string) {
 	}
 	_, _, err := s.store.EventTypes().Put(s.t.Context(), et,
 		func(*webhook.EventType) error { return nil }, webhook.AuditEntry{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 }
 
 // asPlatform returns the service with a platform token, and the ID of the token.
@@ -37,9 +35,7 @@ func (s *service) asPlatform() (platform *service, tokenID string) {
 	s.t.Helper()
 	t, secret, err := storetest.CreateToken(s.t.Context(), s.store,
 		webhook.NewToken{UserID: "ops", Scopes: []webhook.Scope{webhook.ScopePlatform}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	p := *s
 	p.token = secret
 	return &p, t.ID
@@ -117,9 +113,7 @@ func TestOwnEventTypesOverTheAPI(t *testing.T) {
 	wantStatus(t, "delete it again", p.send("DELETE", "/v2/event_types/order.lost", ""), 404)
 
 	entries, _, err := s.store.Audit().Page(t.Context(), &webhook.ListQuery{Size: 100, Sort: webhook.AuditList.Default})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, e := range entries {
 		if strings.HasPrefix(string(e.Action), "event_type.") {

@@ -86,9 +86,7 @@ func (in *installation) copyProgram(to *installation) {
 		_, err = to.store.Programs().Import(t.Context(), &store.ProgramImport{Path: x.Path, Key: x.Key, Idle: true})
 		x.Remove()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	to.moved = in.moved
 }
 
@@ -113,9 +111,7 @@ func (in *installation) forwardTo(url, ca string) {
 		func(w store.Write) error { return w.Moves().Complete(movedProgram, id) },
 		func(w store.Write) error { return w.Moves().Activated(movedProgram, id) },
 	} {
-		if err := in.store.Write(t.Context(), step); err != nil {
-			t.Fatal(err)
-		}
+		must(t, in.store.Write(t.Context(), step))
 	}
 }
 
@@ -141,15 +137,11 @@ func (in *installation) send(method, path, body string, headers ...string) respo
 func (in *installation) post(client *http.Client, base, media string, body io.Reader) (*http.Response, string) {
 	in.t.Helper()
 	req, err := http.NewRequest("POST", base+"/v2/events", body)
-	if err != nil {
-		in.t.Fatal(err)
-	}
+	must(in.t, err)
 	req.Header.Set("Authorization", "Bearer "+in.moved)
 	req.Header.Set("Content-Type", media)
 	resp, err := client.Do(req)
-	if err != nil {
-		in.t.Fatal(err)
-	}
+	must(in.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil {
@@ -163,9 +155,7 @@ func (in *installation) forwards(result string) int {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(in.api.metrics.forwarded[result])
 	families, err := registry.Gather()
-	if err != nil {
-		in.t.Fatal(err)
-	}
+	must(in.t, err)
 	return int(families[0].GetMetric()[0].GetCounter().GetValue())
 }
 
@@ -287,14 +277,11 @@ func TestForwardHeaders(t *testing.T) {
 	}
 	// The target decides: a token that was revoked there is invalid, although it is valid here.
 	all, err := to.store.Tokens().List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, token := range all {
 		if token.ProgramID == movedProgram {
-			if _, err := storetest.RevokeToken(t.Context(), to.store, token.ID); err != nil {
-				t.Fatal(err)
-			}
+			_, err := storetest.RevokeToken(t.Context(), to.store, token.ID)
+			must(t, err)
 		}
 	}
 	if got := from.send("GET", "/v2/events", ""); got.status != 401 || got.header.Get("Www-Authenticate") == "" {
@@ -461,9 +448,7 @@ func forwardOver(t *testing.T, handler http.HandlerFunc,
 		ctx = httptrace.WithClientTrace(ctx, trace)
 	}
 	req, err := http.NewRequestWithContext(ctx, "GET", old.server.URL+"/v2/token", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	req.Header.Set("Authorization", "Bearer "+old.moved)
 	if resp, err = old.server.Client().Do(req); err != nil {
 		t.Fatal(err)
@@ -597,9 +582,7 @@ func TestForwardEndless(t *testing.T) {
 				req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://service/v2/token", nil)
 				req.Header.Set("Authorization", "Bearer "+old.moved)
 				resp, err := client.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer resp.Body.Close()
 				text, err := io.ReadAll(resp.Body)
 				if took := time.Since(begun); err == nil || took > test.longer || !strings.HasPrefix(string(text), `{"data":`) {
@@ -631,9 +614,7 @@ func TestForwardIdleStream(t *testing.T) {
 		req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://service/v2/webhooks/subscriptions/"+webhook.NewID()+"/events", nil)
 		req.Header = http.Header{"Authorization": {"Bearer " + old.moved}, "Accept": {mediaEvents}}
 		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer resp.Body.Close()
 		if text, err := io.ReadAll(resp.Body); err != nil || string(text) != ": idle\n\n" {
 			t.Errorf("got %q, %v", text, err)
@@ -674,9 +655,7 @@ func TestForwardDuringMove(t *testing.T) {
 		},
 		func(w store.Write) error { return w.Moves().Complete(movedProgram, id) },
 	} {
-		if err := from.store.Write(t.Context(), step); err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.store.Write(t.Context(), step))
 		got := from.send("POST", "/v2/events", eventBody)
 		if got.status != 503 || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "is being moved") || len(to.seen) > 0 {
 			t.Errorf("got %d %s", got.status, got.body)
@@ -734,9 +713,7 @@ func TestForwardStream(t *testing.T) {
 			req.Header.Set("Authorization", "Bearer "+from.moved)
 			req.Header.Set("Content-Type", mediaNDJSON)
 			resp, err := server.Client().Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer resp.Body.Close()
 			text, err := io.ReadAll(resp.Body)
 			var done struct{ Data streamRecord }
@@ -857,9 +834,7 @@ func TestFrozenDuringRequest(t *testing.T) {
 		}
 	}
 	thaw := func() {
-		if err := in.store.Write(t.Context(), func(w store.Write) error { return w.Moves().Abort(movedProgram, id) }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, in.store.Write(t.Context(), func(w store.Write) error { return w.Moves().Abort(movedProgram, id) }))
 	}
 	for _, test := range [][3]string{
 		{"PUT", "/v2/webhooks/subscriptions/" + sub, `{"description":"new"}`},

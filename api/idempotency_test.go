@@ -105,9 +105,7 @@ func TestKeysSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	run := func(secret string, do func(s *service)) {
 		st, err := store.Open(context.Background(), store.Config{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s := start(t, func(c *Config) { c.Store = st })
 		s.store = st
 		if s.token = secret; secret == "" {
@@ -228,9 +226,7 @@ func TestKeyInFlight(t *testing.T) {
 func tokenID(t *testing.T, s *service) string {
 	t.Helper()
 	token, err := s.store.Tokens().Authenticate(t.Context(), s.token)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return token.ID
 }
 

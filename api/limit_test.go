@@ -326,9 +326,8 @@ func TestUnreadResponse(t *testing.T) {
 		listener := servePipes(t, &http.Server{Handler: s.api})
 		get := func() net.Conn {
 			c := listener.connect()
-			if _, err := io.WriteString(c, "GET /v2/test HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := io.WriteString(c, "GET /v2/test HTTP/1.1\r\nHost: h\r\n\r\n")
+			must(t, err)
 			return c
 		}
 
@@ -350,9 +349,8 @@ func TestUnreadResponse(t *testing.T) {
 
 		c = get()
 		defer c.Close()
-		if _, err := c.Read(buffer); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.Read(buffer)
+		must(t, err)
 		time.Sleep(writeTimeout(size) + time.Minute)
 		synctest.Wait()
 		rest, _ := io.ReadAll(c)
@@ -445,13 +443,7 @@ func TestOpenRedeliveries(t *testing.T) {
 	s.deliver(200, webhook.ErrorNone)
 	path := "/v2/webhooks/subscriptions/" + id + "/deliveries"
 	first := data[[]identified](t, s.send("GET", path, ""))[0].ID
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(s.store.Write(t.Context(), func(w store.Write) error {
+	must(t, s.store.Write(t.Context(), func(w store.Write) error {
 		for range webhook.MaxOpenRedeliveries {
 			if _, err := w.Deliveries().Redeliver("acme", id, first, webhook.AuditEntry{}); err != nil {
 				return err

@@ -188,9 +188,7 @@ func TestRequestsAreCounted(t *testing.T) {
 			_, err := w.Programs().Erase("acme", webhook.AuditEntry{})
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if strings.Contains(s.metricsOf(), "webhooks_program_requests_rate_limited_total{") {
 			t.Error("the metrics contain a program that is being erased")
 		}

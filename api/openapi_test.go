@@ -299,9 +299,7 @@ func isFile(t testing.TB, request string, head bool, r response) bool {
 func eachOperation(t *testing.T, f func(pattern, method string, op *openapi3.Operation)) {
 	t.Helper()
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, pattern := range c.served.Paths.InMatchingOrder() {
 		operations := c.served.Paths.Value(pattern).Operations()
 		for _, method := range []string{"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"} {
@@ -319,9 +317,7 @@ func routePattern(pattern string) string {
 
 func TestDocumentIsValid(t *testing.T) {
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := c.served.Validate(context.Background(), openapi3.EnableExamplesValidation()); err != nil {
 		t.Error(err)
 	}
@@ -433,9 +429,7 @@ func documentedScope(t *testing.T, op *openapi3.Operation) webhook.Scope {
 
 func TestEveryErrorIsDocumented(t *testing.T) {
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	titles := make(map[int]string)
 	for name, r := range c.served.Components.Responses {
 		media := r.Value.Content.Get("application/json")
@@ -481,19 +475,13 @@ func TestEveryErrorIsDocumented(t *testing.T) {
 // each.
 func TestDocumentVersion(t *testing.T) {
 	catalog, err := loadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sum := sha256.Sum256(newDocuments(catalog, settings{}).get().contract.content)
 	line := c.served.Info.Version + " " + hex.EncodeToString(sum[:])
 	text, err := os.ReadFile("testdata/openapi.versions")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	if last := lines[len(lines)-1]; last != line {
 		t.Errorf("the document has changed since\n%s\nSet another info.version in openapi.yaml"+
@@ -512,9 +500,7 @@ func TestDocumentVersion(t *testing.T) {
 // The checker detects responses and requests that do not match the document.
 func TestContractCheckerFindsFaults(t *testing.T) {
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	header := http.Header{"Content-Type": {"application/json; charset=utf-8"}, "X-Request-Id": {webhook.NewID()}, "Etag": {`"x"`}}
 	with := func(name, value string) http.Header {
 		h := header.Clone()
@@ -578,15 +564,12 @@ func testMatrix(t *testing.T) {
 	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
 		tok, secret, err := storetest.CreateToken(t.Context(), s.store,
 			webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return tok.ID, secret
 	}
 	revokedID, revoked := token("acme", time.Time{}, webhook.Scopes()...)
-	if _, err := storetest.RevokeToken(t.Context(), s.store, revokedID); err != nil {
-		t.Fatal(err)
-	}
+	_, err := storetest.RevokeToken(t.Context(), s.store, revokedID)
+	must(t, err)
 	_, expired := token("acme", time.Now().Add(time.Hour), webhook.Scopes()...)
 	_, foreign := token("mallory", time.Time{}, webhook.Scopes()...)
 	time.Sleep(time.Hour)
@@ -685,13 +668,9 @@ func exampleBody(op *openapi3.Operation) string {
 // deliveries.
 func TestDocumentedDeliveries(t *testing.T) {
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	catalog, err := loadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	schema := c.served.Components.Schemas["DeliveryBody"].Value
 	for _, et := range catalog.Types() {
 		for example, want := range map[string]bool{
@@ -701,9 +680,7 @@ func TestDocumentedDeliveries(t *testing.T) {
 		} {
 			var body any
 			text := `{"delivery_id":"d","subscription_id":"s","program_id":"p","events":[` + example + `]}`
-			if err := json.Unmarshal([]byte(text), &body); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(text), &body))
 			err := schema.VisitJSON(body, openapi3.EnableJSONSchema2020())
 			if (err == nil) != want {
 				t.Errorf("%s: a delivery with %s: got %v", et.Name, example, err)
@@ -760,14 +737,10 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 		"examples": [{"id": "0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5", "timestamp": "2026-03-14T08:24:48.644Z",
 			"name": "shift_planned", "version": "1", "team": {"lead": 7}}]
 	}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := newDocuments(catalog, settings{}).get().contract.content
 	doc, err := openapi3.NewLoader().LoadFromData(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := doc.Validate(t.Context(), openapi3.EnableExamplesValidation()); err != nil {
 		t.Error(err)
 	}
@@ -786,9 +759,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 		text := `{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","timestamp":"2026-03-14T08:24:48.644Z","name":"shift_planned","version":"1",` +
 			own + `}`
 		var event any
-		if err := json.Unmarshal([]byte(text), &event); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal([]byte(text), &event))
 		if _, invalid := catalog.NewEvent([]byte(text), "", time.Now()); (invalid == nil) != want {
 			t.Errorf("the catalog: %s: got %v", own, invalid)
 		}
@@ -806,9 +777,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 // listed are free.
 func TestDocumentOfNotifications(t *testing.T) {
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	schemas := c.served.Components.Schemas
@@ -824,11 +793,9 @@ func TestDocumentOfNotifications(t *testing.T) {
 		`"category":"channel_contributor_added","details":{"content_channel_id":1,"a":"b"}`: false,
 	} {
 		var event any
-		if err := json.Unmarshal([]byte(`{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","timestamp":"2026-03-14T08:24:48.644Z",`+
+		must(t, json.Unmarshal([]byte(`{"id":"0198f6a2-7c1e-7d4b-9a41-3f6be7c2d1e5","timestamp":"2026-03-14T08:24:48.644Z",`+
 			`"name":"user_notification_created","version":"1","notification_id":1,"user_id":2,"acknowledged":false,"label":"","text":"",`+
-			own+`}`), &event); err != nil {
-			t.Fatal(err)
-		}
+			own+`}`), &event))
 		if err := schema.VisitJSON(event, openapi3.EnableJSONSchema2020()); (err == nil) != want {
 			t.Errorf("%s: got %v, want valid %t", own, err, want)
 		}

@@ -50,9 +50,7 @@ func TestOwner(t *testing.T) {
 		}
 	}
 	entries, _, err := s.store.Audit().Page(t.Context(), listQuery(t, webhook.AuditList, "sort=at&page[size]=100"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		if e.Admin != webhook.Terminal || e.Address != "" {
 			t.Errorf("%s: got %q at %q, want %s", e.Action, e.Admin, e.Address, webhook.Terminal)
@@ -117,9 +115,7 @@ func TestOwnerErrors(t *testing.T) {
 	}
 	body := func(r *http.Response) string {
 		b, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(b)
 	}
 	if r := get(s.api, subscriptionsPath); r.StatusCode < 500 || strings.Contains(body(r), "closed") {

@@ -141,9 +141,7 @@ func TestPlatformTokenActs(t *testing.T) {
 	in("PUT", "/v2/programs/fresh", `{}`, 201)
 	in("POST", "/v2/webhooks/subscriptions", `{"url":"https://partner.example/x","events":[{"name":"content_updated"}]}`, 201)
 	subs, _, err := s.store.Subscriptions().Page(t.Context(), "acme", listQuery(t, webhook.SubscriptionList, "sort=-created_at"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	path := "/v2/webhooks/subscriptions/" + subs[0].ID
 	in("PUT", path, `{"active":false}`, 200)
 	in("PUT", path, `{"active":true}`, 200)
@@ -162,9 +160,7 @@ func TestPlatformTokenActs(t *testing.T) {
 	in("DELETE", "/v2/programs/acme/tokens/"+id, "", 200) // changes nothing
 
 	entries, _, err = s.store.Audit().Page(t.Context(), listQuery(t, webhook.AuditList, "sort=at&page[size]=100"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, e := range entries {
 		if e.Num <= from {
@@ -200,9 +196,9 @@ func TestPlatformTokenActs(t *testing.T) {
 
 func listQuery(t *testing.T, l *webhook.List, raw string) *webhook.ListQuery {
 	t.Helper()
-	q, err := queryRules{list: l}.parse(raw)
-	if err != nil {
-		t.Fatal(err)
+	q, invalid := queryRules{list: l}.parse(raw)
+	if invalid != nil {
+		t.Fatal(invalid)
 	}
 	return &q
 }
@@ -402,9 +398,7 @@ func TestProgramStatistics(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	page := s.as(&route{scope: webhook.ScopePlatform}).send("GET", "/v2/programs?page[size]=100&sort=-id", "")
 	if n := strings.Count(page.body, `"attempts_24h"`); page.status != 200 || n != 100 || !strings.Contains(page.body, `"total_count":101`) {
 		t.Errorf("got %d programs: %.300s", n, page.body)
@@ -438,9 +432,7 @@ func TestDeleteProgram(t *testing.T) {
 	}
 	platform("PUT", "/v2/programs/acme", `{}`, 409)
 	platform("POST", "/v2/programs/acme/tokens", `{"user_id":"u","scopes":["events.read"]}`, 409)
-	if err := s.store.Programs().Erase(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.store.Programs().Erase(t.Context()))
 	platform("GET", "/v2/programs/acme", "", 404)
 	platform("PUT", "/v2/programs/acme", `{}`, 201)
 	entries, _, err := s.store.Audit().Page(t.Context(), listQuery(t, webhook.AuditList, "filter[action]=program.delete"))

@@ -34,9 +34,7 @@ type logPage struct {
 func logPageOf(t testing.TB, r response) (p logPage) {
 	t.Helper()
 	wantStatus(t, "a page of the log", r, 200)
-	if err := json.Unmarshal([]byte(r.body), &p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(r.body), &p))
 	return p
 }
 
@@ -308,18 +306,14 @@ func TestPullStream(t *testing.T) {
 	defer server.Close()
 	open := func(last string) (*bufio.Scanner, func()) {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", server.URL+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Header.Set("Authorization", "Bearer "+s.token)
 		r.Header.Set("Accept", mediaEvents)
 		if last != "" {
 			r.Header.Set(lastEventID, last)
 		}
 		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || got != mediaEvents {
 			t.Fatalf("got %d with %s", resp.StatusCode, got)
 		}
@@ -339,9 +333,8 @@ func TestPullStream(t *testing.T) {
 	event(in, second)
 	event(in, third)
 	token := data[identified](t, s.send("GET", "/v2/token", ""))
-	if _, err := storetest.RevokeToken(t.Context(), s.store, token.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err := storetest.RevokeToken(t.Context(), s.store, token.ID)
+	must(t, err)
 	var rest []string
 	for in.Scan() {
 		rest = append(rest, in.Text())

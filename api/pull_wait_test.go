@@ -51,9 +51,7 @@ func TestPullExpires(t *testing.T) {
 		s := start(t)
 		_, secret, err := storetest.CreateToken(t.Context(), s.store,
 			webhook.NewToken{ProgramID: "acme", UserID: "eve", Scopes: webhook.Scopes(), ExpiresAt: time.Now().Add(10 * time.Second)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s.token = secret
 		began := time.Now()
 		wr := s.begin("/v2/events?sort=received_at&wait=30s")
@@ -176,15 +174,11 @@ func TestForwardedWaits(t *testing.T) {
 func (in *installation) openForwarded() *http.Response {
 	in.t.Helper()
 	req, err := http.NewRequestWithContext(in.t.Context(), "GET", in.server.URL+"/v2/events?sort=received_at", nil)
-	if err != nil {
-		in.t.Fatal(err)
-	}
+	must(in.t, err)
 	req.Header.Set("Authorization", "Bearer "+in.moved)
 	req.Header.Set("Accept", mediaEvents)
 	resp, err := in.server.Client().Do(req)
-	if err != nil {
-		in.t.Fatal(err)
-	}
+	must(in.t, err)
 	if got := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || got != mediaEvents || resp.Header.Get("X-Accel-Buffering") != "no" {
 		in.t.Fatalf("a forwarded stream: got %d with %v", resp.StatusCode, resp.Header)
 	}

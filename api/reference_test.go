@@ -102,9 +102,7 @@ func TestReferencePages(t *testing.T) {
 	// The pages contain the whole document, with the platform's operations apart from those of
 	// partners.
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	platform, moves := 0, 0
 	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
 		if strings.HasSuffix(op.OperationID, withPut) {
@@ -218,9 +216,7 @@ func TestReferenceShowsSettings(t *testing.T) {
 // The base URL and the texts of operators are escaped.
 func TestReferenceEscapes(t *testing.T) {
 	catalog, err := loadCatalog()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	page := string(newDocuments(catalog, settings{Receiving: webhook.Receiving{BaseURL: "https://<b>x"}}).get().pages[referencePath].content)
 	if strings.Contains(page, "<b>x") || !strings.Contains(page, "https://&lt;b&gt;x") {
 		t.Error("the base URL is not escaped")
@@ -351,9 +347,7 @@ func TestReferenceVerifies(t *testing.T) {
 		{"an old one", secret.Reveal(), fmt.Sprint(now.Unix() - 301), secret.Sign("d", now.Add(-301e9), body), false},
 	}
 	list, err := json.Marshal(cases)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, language := range []struct{ name, program, file, code string }{
 		{"python", "python3", "verify.py", text["python"] + `
 import json
@@ -373,9 +367,7 @@ for (const c of JSON.parse(readFileSync("cases.json"))) {
 			program := harness.Tool(t, language.program, language.program)
 			dir := t.TempDir()
 			for name, content := range map[string][]byte{"cases.json": list, "body": body, language.file: []byte(language.code)} {
-				if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(filepath.Join(dir, name), content, 0o600))
 			}
 			cmd := exec.Command(program, language.file)
 			cmd.Dir = dir
@@ -397,9 +389,7 @@ for (const c of JSON.parse(readFileSync("cases.json"))) {
 func markdownBlocks(t *testing.T) map[string]string {
 	t.Helper()
 	c, err := loadContract()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	blocks := make(map[string]string)
 	text := c.served.Webhooks["delivery"].Post.Description
 	for _, found := range regexp.MustCompile("(?s)```(\\w+)\n(.*?)```").FindAllStringSubmatch(text, -1) {

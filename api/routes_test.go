@@ -67,9 +67,7 @@ func (s *service) records() ids {
 	program := s.send("GET", "/v2/token", "").header.Get(programHeader)
 	token, _, err := storetest.CreateToken(s.t.Context(), s.store,
 		webhook.NewToken{ProgramID: program, UserID: "another", Scopes: []webhook.Scope{webhook.ScopeEventsRead}})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID, run.ID, program, token.ID}
 }
 

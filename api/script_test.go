@@ -45,9 +45,7 @@ func TestScripts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s := start(t)
 			p := player{service: s, t: t, file: file, known: map[string]string{
 				"token":          s.token,
@@ -129,9 +127,7 @@ func (p *player) workBulkRuns() {
 	go func() { ended <- p.store.BulkRuns().Run(ctx) }()
 	harness.WaitFor(p.t, "the end of the bulk runs", func() bool {
 		runs, err := p.store.BulkRuns().Recent(ctx, "", 100)
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		must(p.t, err)
 		return !slices.ContainsFunc(runs, func(r webhook.BulkRun) bool { return r.Status == webhook.BulkRunning })
 	})
 	cancel()

@@ -160,9 +160,7 @@ func TestWholeRecordSentBack(t *testing.T) {
 	for _, record := range []map[string]any{created, read} {
 		record["description"] = "sent back"
 		text, err := json.Marshal(record)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r := s.send("PUT", path, string(text))
 		wantStatus(t, "update by a whole record", r, 200)
 		if got := data[map[string]any](t, r); got["description"] != "sent back" || got["created_at"] != created["created_at"] {

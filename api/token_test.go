@@ -17,13 +17,10 @@ func TestTokens(t *testing.T) {
 	s := start(t)
 	revoked, secret, err := storetest.CreateToken(context.Background(), s.store,
 		webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantStatus(t, "before it is revoked", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 200)
-	if _, err := storetest.RevokeToken(context.Background(), s.store, revoked.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err = storetest.RevokeToken(context.Background(), s.store, revoked.ID)
+	must(t, err)
 	for _, test := range []struct {
 		name      string
 		header    []string
@@ -91,9 +88,7 @@ func TestTokenExpires(t *testing.T) {
 		_, secret, err := storetest.CreateToken(t.Context(), s.store, webhook.NewToken{
 			ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes(), ExpiresAt: time.Now().Add(time.Hour),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.Sleep(time.Hour - time.Millisecond)
 		wantStatus(t, "just before it expires", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 200)
 		time.Sleep(time.Millisecond)

@@ -38,6 +38,14 @@ type service struct {
 // loadCatalog returns a catalog that all tests share and none may change.
 var loadCatalog = sync.OnceValues(func() (*webhook.Catalog, error) { return webhook.LoadCatalog() })
 
+// loaded returns what all tests share.
+func loaded[T any](t testing.TB, load func() (T, error)) T {
+	t.Helper()
+	shared, err := load()
+	must(t, err)
+	return shared
+}
+
 // start returns a service. Each change may alter its configuration.
 func start(t testing.TB, change ...func(*Config)) *service {
 	t.Helper()
@@ -47,8 +55,7 @@ func start(t testing.TB, change ...func(*Config)) *service {
 // startStore is start with a configuration of the store, whose Dir and Catalog it sets.
 func startStore(t testing.TB, stored store.Config, change ...func(*Config)) *service {
 	t.Helper()
-	shared, err := loadCatalog()
-	must(t, err)
+	shared := loaded(t, loadCatalog)
 	catalog := webhook.NewCatalog(shared.Types()...) // a test may change it
 	stored.Dir, stored.Catalog = t.TempDir(), catalog
 	s, err := store.Open(context.Background(), stored)
@@ -59,8 +66,7 @@ func startStore(t testing.TB, stored store.Config, change ...func(*Config)) *ser
 		}
 	})
 	t.Cleanup(closing)
-	contract, err := loadContract()
-	must(t, err)
+	contract := loaded(t, loadContract)
 	log := &logBuffer{}
 	cfg := Config{
 		Store: s, Catalog: catalog, Moves: &move.Target{Store: s, Catalog: catalog, Logger: slog.New(slog.DiscardHandler)}, MaxSubscriptions: 100,
@@ -87,9 +93,15 @@ func (s *service) as(rt *route) *service {
 
 func (s *service) newToken(program, user string, scopes ...webhook.Scope) string {
 	s.t.Helper()
-	_, secret, err := storetest.CreateToken(context.Background(), s.store, webhook.NewToken{ProgramID: program, UserID: user, Scopes: scopes})
-	must(s.t, err)
+	_, secret := s.createToken(webhook.NewToken{ProgramID: program, UserID: user, Scopes: scopes})
 	return secret
+}
+
+func (s *service) createToken(n webhook.NewToken) (id, secret string) {
+	s.t.Helper()
+	token, secret, err := storetest.CreateToken(context.Background(), s.store, n)
+	must(s.t, err)
+	return token.ID, secret
 }
 
 // logBuffer is a log that tests can read.
@@ -125,11 +137,7 @@ func (s *service) send(method, target, body string, headers ...string) response 
 	if body != "" {
 		in = strings.NewReader(body)
 	}
-	r := httptest.NewRequest(method, target, in)
-	r.Header.Set("Authorization", "Bearer "+s.token)
-	if body != "" {
-		r.Header.Set("Content-Type", "application/json")
-	}
+	r := s.request(method, target, in)
 	for i := 0; i < len(headers); i += 2 {
 		if headers[i+1] == "" {
 			r.Header.Del(headers[i])
@@ -138,6 +146,16 @@ func (s *service) send(method, target, body string, headers ...string) response 
 		}
 	}
 	return s.serve(r)
+}
+
+// request returns a request with the service's token, whose body, if any, is JSON.
+func (s *service) request(method, target string, body io.Reader) *http.Request {
+	r := httptest.NewRequest(method, target, body)
+	r.Header.Set("Authorization", "Bearer "+s.token)
+	if body != nil {
+		r.Header.Set("Content-Type", mediaJSON)
+	}
+	return r
 }
 
 func (s *service) serve(r *http.Request) response {
@@ -284,6 +302,17 @@ func wantStatus(t testing.TB, name string, r response, status int) {
 	}
 }
 
+// wantBody checks the status of a response and that its body contains some texts.
+func wantBody(t testing.TB, name string, r response, status int, texts ...string) {
+	t.Helper()
+	wantStatus(t, name, r, status)
+	for _, text := range texts {
+		if !strings.Contains(r.body, text) {
+			t.Errorf("%s: got %s, want %s", name, strings.TrimSpace(r.body), text)
+		}
+	}
+}
+
 // data decodes the data of a response.
 func data[T any](t testing.TB, r response) T {
 	t.Helper()
@@ -303,21 +332,18 @@ func (s *service) subscribe(names ...string) string {
 	for _, n := range names {
 		events = append(events, `{"name":"`+n+`"}`)
 	}
-	r := s.send("POST", "/v2/webhooks/subscriptions", `{"url":"https://partner.example/hook","events":[`+strings.Join(events, ",")+`]}`)
-	if r.status != 201 {
-		s.t.Fatalf("subscribe: %d %s", r.status, r.body)
-	}
-	return data[identified](s.t, r).ID
+	var made struct{ Data identified }
+	decode(s.t, s.send("POST", "/v2/webhooks/subscriptions",
+		`{"url":"https://partner.example/hook","events":[`+strings.Join(events, ",")+`]}`), &made)
+	return made.Data.ID
 }
 
 // publishOne publishes an event and returns its ID.
 func (s *service) publishOne() string {
 	s.t.Helper()
-	r := s.send("POST", "/v2/events", contentUpdated)
-	if r.status != 201 {
-		s.t.Fatalf("publish: %d %s", r.status, r.body)
-	}
-	return data[identified](s.t, r).ID
+	var published struct{ Data identified }
+	decode(s.t, s.send("POST", "/v2/events", contentUpdated), &published)
+	return published.Data.ID
 }
 
 const contentUpdated = `{"name":"content_updated","version":"1","content_id":7}`

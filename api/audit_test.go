@@ -99,14 +99,13 @@ type auditMatrix struct {
 	headers []string
 }
 
-// entries returns the audit log, oldest first.
-func (m *auditMatrix) entries() (all []webhook.AuditEntry) {
-	m.t.Helper()
-	err := m.store.Audit().Each(m.t.Context(), func(e *webhook.AuditEntry) error {
+// auditLog returns the audit log, oldest first.
+func (s *service) auditLog() (all []webhook.AuditEntry) {
+	s.t.Helper()
+	must(s.t, s.store.Audit().Each(s.t.Context(), func(e *webhook.AuditEntry) error {
 		all = append(all, *e)
 		return nil
-	})
-	must(m.t, err)
+	}))
 	return all
 }
 
@@ -129,10 +128,10 @@ func (m *auditMatrix) check(i ids) {
 		m.headers = nil
 	}
 	body := m.prepare(&i, name)
-	before := m.entries()
+	before := m.auditLog()
 
 	m.refuse(i, name, body)
-	if after := m.entries(); len(after) != len(before) {
+	if after := m.auditLog(); len(after) != len(before) {
 		m.t.Fatalf("a refused request left %+v", after[len(before):])
 	}
 
@@ -149,7 +148,7 @@ func (m *auditMatrix) check(i ids) {
 	if r.status >= 400 && !strings.HasSuffix(name, "/probe") { // which needs a failing subscription
 		m.t.Fatalf("got %d: %s", r.status, r.body)
 	}
-	after := m.entries()
+	after := m.auditLog()
 	if want.action == "" {
 		if len(after) != len(before) {
 			m.t.Errorf("got the entries %+v, want none", after[len(before):])
@@ -172,7 +171,7 @@ func (m *auditMatrix) check(i ids) {
 	changed := strings.Contains(rt.pattern, ":") && rt.method != "POST" || r.status == 201 || r.status == 202
 	if changed && want.action != webhook.ActionProgramDelete {
 		m.send(rt.method, i.path(rt), body, headers...) // changes nothing more
-		if again := m.entries(); len(again) != len(after) {
+		if again := m.auditLog(); len(again) != len(after) {
 			m.t.Errorf("the same request again left %+v", again[len(after):])
 		}
 	}
@@ -205,9 +204,7 @@ func (m *auditMatrix) refuse(i ids, name, body string) {
 
 func (m *auditMatrix) want(status int, r response) {
 	m.t.Helper()
-	if r.status != status {
-		m.t.Errorf("got %d, want %d: %s", r.status, status, r.body)
-	}
+	wantStatus(m.t, "the request", r, status)
 }
 
 func (m *auditMatrix) tokenID() string {
@@ -231,11 +228,10 @@ func (m *auditMatrix) prepare(i *ids, name string) string {
 	case "POST " + deliveryPath + "/cancel":
 		pending()
 	case "DELETE " + deliveryPath + "/share":
-		err := m.store.Write(m.t.Context(), func(w store.Write) error {
+		must(m.t, m.store.Write(m.t.Context(), func(w store.Write) error {
 			_, _, err := w.Deliveries().Share("acme", i.delivery, webhook.AuditEntry{})
 			return err
-		})
-		must(m.t, err)
+		}))
 	case "POST " + replaysPath:
 		return `{"from":"2026-01-01","only":"all"}`
 	case "POST " + bulkRunsPath:

@@ -56,16 +56,12 @@ func TestBusyProgram(t *testing.T) {
 	const lists = 64 // all that may wait
 	begin(lists+1, "GET", "")
 	rejected("a list too many", http.StatusServiceUnavailable, retryAfter)
-	if r := s.send("GET", subscription, ""); r.status != http.StatusOK {
-		t.Errorf("a read by id: got %d: %s", r.status, r.body)
-	}
+	wantStatus(t, "a read by id", s.send("GET", subscription, ""), http.StatusOK)
 	close(release)
 	counted := 0
 	for range 2 + lists {
 		r := harness.Receive(t, "a request that was admitted", responses)
-		if r.status != http.StatusOK {
-			t.Errorf("got %d: %s", r.status, r.body)
-		}
+		wantStatus(t, "a request that was admitted", r, http.StatusOK)
 		if strings.Contains(r.body, `"dry_run":true`) && strings.Contains(r.body, `"complete":true`) {
 			counted++
 		}

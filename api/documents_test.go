@@ -14,7 +14,7 @@ import (
 )
 
 // newOwnType returns an event type with a schema of the field carrier.
-func newOwnType(t *testing.T, name, carrier string) *webhook.EventType {
+func newOwnType(t testing.TB, name, carrier string) *webhook.EventType {
 	t.Helper()
 	et, invalid := webhook.NewEventType(t.Context(), name, []byte(orderSchema(name, carrier)))
 	if invalid != nil {
@@ -25,8 +25,7 @@ func newOwnType(t *testing.T, name, carrier string) *webhook.EventType {
 
 // Reusing unchanged event types makes no difference to the documents.
 func TestDocumentsFollowTheCatalog(t *testing.T) {
-	all, err := loadCatalog()
-	must(t, err)
+	all := loaded(t, loadCatalog)
 	catalog := webhook.NewCatalog(all.Types()...)
 	d := newDocuments(catalog, settings{})
 	variants := `{"type":"object"},"kind":{"enum":["a","b"]}},"allOf":[{"if":{"properties":{"kind":{"const":"a"}}},` +
@@ -70,8 +69,7 @@ func TestDocumentsFollowTheCatalog(t *testing.T) {
 // The documents are rendered before a client asks for them.
 func TestDocumentsAreRenderedInAdvance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all, err := loadCatalog()
-		must(t, err)
+		all := loaded(t, loadCatalog)
 		catalog := webhook.NewCatalog(all.Types()...) // whose channels belong to the bubble
 		d := newDocuments(catalog, settings{})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -78,9 +77,7 @@ func TestEventFields(t *testing.T) {
 	}
 	for _, body := range []string{`[` + contentUpdated + `]`, `7`} {
 		r := s.send("POST", "/v2/events", body)
-		if r.status != 400 || !strings.Contains(r.body, `"detail":"The body must be a JSON object."}`) {
-			t.Errorf("%s: got %d %s", body, r.status, r.body)
-		}
+		wantBody(t, body, r, 400, `"detail":"The body must be a JSON object."}`)
 	}
 	r := s.send("POST", "/v2/events", `{"events":[`+strings.TrimSuffix(strings.Repeat(contentUpdated+",", 1000), ",")+`]}`)
 	wantStatus(t, "a thousand", r, 201)
@@ -185,9 +182,8 @@ func TestMediaTypes(t *testing.T) {
 	}
 	wantStatus(t, "lines for a subscription", s.send("POST", "/v2/webhooks/subscriptions", fields(nil), "Content-Type",
 		"application/x-ndjson"), 415)
-	r := httptest.NewRequest("POST", "/v2/events", strings.NewReader(contentUpdated))
+	r := s.request("POST", "/v2/events", strings.NewReader(contentUpdated))
 	r.Header["Content-Type"] = []string{"application/json", "application/json"}
-	r.Header.Set("Authorization", "Bearer "+s.token)
 	wantStatus(t, "two headers", s.serve(r), 415)
 }
 
@@ -199,9 +195,7 @@ func TestTooLargeBodies(t *testing.T) {
 		want int
 	}{{batch, 201}, {batch + " ", 413}, {batch + strings.Repeat(" ", 1<<20), 413}} {
 		wantStatus(t, fmt.Sprint(len(test.body), " bytes"), s.send("POST", "/v2/events", test.body), test.want)
-		r := httptest.NewRequest("POST", "/v2/events", io.MultiReader(strings.NewReader(test.body))) // of unknown length
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Authorization", "Bearer "+s.token)
+		r := s.request("POST", "/v2/events", io.MultiReader(strings.NewReader(test.body))) // of unknown length
 		wantStatus(t, fmt.Sprint(len(test.body), " bytes of no known length"), s.serve(r), test.want)
 	}
 }
@@ -210,13 +204,10 @@ func TestTooLargeBodies(t *testing.T) {
 func TestEventIDInCapitals(t *testing.T) {
 	s := start(t)
 	const id = "A03B938A-AEAA-4FEA-A25F-6DB74DE4AD99"
-	if r := s.send("POST", "/v2/events", `{"id":"`+id+`","name":"content_updated","version":"1","content_id":7}`); r.status != 201 {
-		t.Fatalf("publish: got %d %s", r.status, r.body)
-	}
+	wantStatus(t, "publish", s.send("POST", "/v2/events",
+		`{"id":"`+id+`","name":"content_updated","version":"1","content_id":7}`), 201)
 	for _, path := range []string{id, strings.ToLower(id), id + "/deliveries"} {
-		if r := s.send("GET", "/v2/events/"+path, ""); r.status != 200 {
-			t.Errorf("%s: got %d %s", path, r.status, r.body)
-		}
+		wantStatus(t, path, s.send("GET", "/v2/events/"+path, ""), 200)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -21,11 +20,7 @@ func orderSchema(name, carrier string) string {
 // defineEventType creates an event type in the store.
 func (s *service) defineEventType(name string) {
 	s.t.Helper()
-	et, invalid := webhook.NewEventType(s.t.Context(), name, []byte(orderSchema(name, `{}`)))
-	if invalid != nil {
-		s.t.Fatal(invalid)
-	}
-	_, _, err := s.store.EventTypes().Put(s.t.Context(), et,
+	_, _, err := s.store.EventTypes().Put(s.t.Context(), newOwnType(s.t, name, `{}`),
 		func(*webhook.EventType) error { return nil }, webhook.AuditEntry{})
 	must(s.t, err)
 }
@@ -33,12 +28,9 @@ func (s *service) defineEventType(name string) {
 // asPlatform returns the service with a platform token, and the ID of the token.
 func (s *service) asPlatform() (platform *service, tokenID string) {
 	s.t.Helper()
-	t, secret, err := storetest.CreateToken(s.t.Context(), s.store,
-		webhook.NewToken{UserID: "ops", Scopes: []webhook.Scope{webhook.ScopePlatform}})
-	must(s.t, err)
 	p := *s
-	p.token = secret
-	return &p, t.ID
+	tokenID, p.token = s.createToken(webhook.NewToken{UserID: "ops", Scopes: []webhook.Scope{webhook.ScopePlatform}})
+	return &p, tokenID
 }
 
 func wantDetail(t *testing.T, what string, r response, status int, detail string) {
@@ -112,12 +104,10 @@ func TestOwnEventTypesOverTheAPI(t *testing.T) {
 	wantStatus(t, "delete it", p.send("DELETE", "/v2/event_types/order.lost", ""), 200)
 	wantStatus(t, "delete it again", p.send("DELETE", "/v2/event_types/order.lost", ""), 404)
 
-	entries, _, err := s.store.Audit().Page(t.Context(), &webhook.ListQuery{Size: 100, Sort: webhook.AuditList.Default})
-	must(t, err)
 	var got []string
-	for _, e := range entries {
+	for _, e := range s.auditLog() {
 		if strings.HasPrefix(string(e.Action), "event_type.") {
-			got = append([]string{string(e.Action) + " " + e.SubjectID}, got...)
+			got = append(got, string(e.Action)+" "+e.SubjectID)
 			if e.Admin != "token:"+tokenID || e.ProgramID != "" || e.Address == "" {
 				t.Errorf("got the entry %+v", e)
 			}

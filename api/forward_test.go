@@ -24,7 +24,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"service/store"
-	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -55,6 +54,12 @@ func newInstallation(t *testing.T, change ...func(*Config)) *installation {
 	return in
 }
 
+// withProgram creates movedProgram with a token.
+func (in *installation) withProgram() *installation {
+	in.moved = in.newToken(movedProgram, "ada", webhook.Scopes()...)
+	return in
+}
+
 // last returns the newest request that reached the installation over HTTPS.
 func (in *installation) last() *http.Request {
 	in.mu.Lock()
@@ -66,8 +71,10 @@ func (in *installation) last() *http.Request {
 }
 
 // ca returns the certificate of an installation as PEM.
-func (in *installation) ca() string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: in.server.Certificate().Raw}))
+func (in *installation) ca() string { return caOf(in.server) }
+
+func caOf(s *httptest.Server) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 }
 
 // move moves movedProgram to another installation.
@@ -102,16 +109,21 @@ func (in *installation) forwardOverPipes(server *http.Server) {
 
 // forwardTo marks movedProgram as moved.
 func (in *installation) forwardTo(url, ca string) {
-	t, id := in.t, webhook.NewID()
-	t.Helper()
-	for _, step := range []func(store.Write) error{
+	in.t.Helper()
+	for _, step := range moveSteps(url, ca) {
+		must(in.t, in.store.Write(in.t.Context(), step))
+	}
+}
+
+// moveSteps returns the steps of a move of movedProgram, after the last of which it is forwarded.
+func moveSteps(url, ca string) []func(store.Write) error {
+	id := webhook.NewID()
+	return []func(store.Write) error{
 		func(w store.Write) error {
 			return w.Moves().Begin(movedProgram, id, &store.MoveTarget{URL: url, CA: ca, Token: to0})
 		},
 		func(w store.Write) error { return w.Moves().Complete(movedProgram, id) },
 		func(w store.Write) error { return w.Moves().Activated(movedProgram, id) },
-	} {
-		must(t, in.store.Write(t.Context(), step))
 	}
 }
 
@@ -120,8 +132,7 @@ const to0 = "svc_token-of-the-move"
 
 // newMove returns two installations between which movedProgram has moved.
 func newMove(t *testing.T, change ...func(*Config)) (from, to *installation) {
-	from, to = newInstallation(t, change...), newInstallation(t)
-	from.moved = from.newToken(movedProgram, "ada", webhook.Scopes()...)
+	from, to = newInstallation(t, change...).withProgram(), newInstallation(t)
 	from.move(to)
 	return from, to
 }
@@ -150,6 +161,27 @@ func (in *installation) post(client *http.Client, base, media string, body io.Re
 	return resp, string(text)
 }
 
+// get sends a GET over a connection to a server, with the token of movedProgram. accept may be empty.
+func (in *installation) get(client *http.Client, url, accept string) *http.Response {
+	in.t.Helper()
+	req, err := http.NewRequestWithContext(in.t.Context(), "GET", url, nil)
+	must(in.t, err)
+	req.Header.Set("Authorization", "Bearer "+in.moved)
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	resp, err := client.Do(req)
+	must(in.t, err)
+	return resp
+}
+
+// pipeClient returns a client of a handler in a bubble.
+func pipeClient(t *testing.T, handler http.Handler) *http.Client {
+	client := &http.Client{Transport: &http.Transport{DialContext: servePipes(t, &http.Server{Handler: handler}).dial}}
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
 // forwards returns how many forwarded requests had a result.
 func (in *installation) forwards(result string) int {
 	registry := prometheus.NewRegistry()
@@ -170,20 +202,13 @@ func (in *installation) wantLog(pattern string) {
 // TestForward sends requests to every route of partners through the old installation.
 func TestForward(t *testing.T) {
 	from, to := newMove(t)
-	field := func(body, name string) string {
-		m := regexp.MustCompile(`"` + name + `":"([^"]+)"`).FindStringSubmatch(body)
-		if m == nil {
-			t.Fatalf("no %s in %s", name, body)
-		}
-		return m[1]
-	}
 	made := from.send("POST", subscriptionsPath, `{"url": "https://example.com/a", "events": [{"name": "content_updated"}]}`)
-	sub := field(made.body, "id")
+	sub := idOf(made)
 	published := from.send("POST", "/v2/events", eventBody)
 	if made.status != 201 || published.status != 201 || published.header.Get("X-Program-Id") != movedProgram {
 		t.Fatalf("got %d %s, %d %s", made.status, made.body, published.status, published.body)
 	}
-	ids := map[string]string{subscriptionPath: sub, "/v2/events/:id": field(published.body, "id")}
+	ids := map[string]string{subscriptionPath: sub, "/v2/events/:id": idOf(published)}
 	reached := 0
 	for _, rt := range routes() {
 		if rt.scope == scopeNone || rt.scope == webhook.ScopePlatform || rt.pattern == metricsPath ||
@@ -200,12 +225,8 @@ func TestForward(t *testing.T) {
 		t.Errorf("HEAD: got %+v", got)
 	}
 	tag := from.send("GET", subscriptionsPath+"/"+sub, "").header.Get("Etag")
-	if got := from.send("GET", subscriptionsPath+"/"+sub, "", "If-None-Match", tag); got.status != 304 {
-		t.Errorf("If-None-Match: got %d", got.status)
-	}
-	if got := from.send("DELETE", subscriptionsPath+"/"+sub, ""); got.status != 200 {
-		t.Errorf("DELETE: got %d %s", got.status, got.body)
-	}
+	wantStatus(t, "If-None-Match", from.send("GET", subscriptionsPath+"/"+sub, "", "If-None-Match", tag), 304)
+	wantStatus(t, "DELETE", from.send("DELETE", subscriptionsPath+"/"+sub, ""), 200)
 	if got := from.send("GET", "/v2/later_version", ""); got.status != 404 || to.last().URL.Path != "/v2/later_version" {
 		t.Errorf("unknown route: got %d, and the target got %s", got.status, to.last().URL)
 	}
@@ -280,8 +301,7 @@ func TestForwardHeaders(t *testing.T) {
 	must(t, err)
 	for _, token := range all {
 		if token.ProgramID == movedProgram {
-			_, err := storetest.RevokeToken(t.Context(), to.store, token.ID)
-			must(t, err)
+			to.revoke(token.ID)
 		}
 	}
 	if got := from.send("GET", "/v2/events", ""); got.status != 401 || got.header.Get("Www-Authenticate") == "" {
@@ -309,31 +329,13 @@ func TestForwardLimits(t *testing.T) {
 // TestForwardRefuses checks the requests that are not forwarded.
 func TestForwardRefuses(t *testing.T) {
 	from, to := newMove(t)
-	for _, platform := range []struct {
-		name string
-		send func() response
-	}{
-		{"platform token", func() response {
-			return from.service.send("GET", "/v2/events", "", "Authorization", "Bearer "+from.platform, programHeader, movedProgram)
-		}},
-		{"platform token, publish", func() response {
-			return from.service.send("POST", "/v2/events", eventBody, "Authorization", "Bearer "+from.platform, programHeader, movedProgram)
-		}},
-	} {
-		got := platform.send()
-		if got.status != 409 || !strings.Contains(got.body, "has moved to "+to.server.URL+". Send the request there") {
-			t.Errorf("%s: got %d %s", platform.name, got.status, got.body)
-		}
+	for method, body := range map[string]string{"GET": "", "POST": eventBody} {
+		got := from.service.send(method, "/v2/events", body, "Authorization", "Bearer "+from.platform, programHeader, movedProgram)
+		wantBody(t, method+" with a platform token", got, 409, "has moved to "+to.server.URL+". Send the request there")
 	}
-	if got := from.send("GET", "/metrics", ""); got.status != 403 {
-		t.Errorf("metrics: got %d %s", got.status, got.body)
-	}
-	if got := from.send("GET", "/v2/events", "", programHeader, "acme"); got.status != 403 {
-		t.Errorf("another program: got %d %s", got.status, got.body)
-	}
-	if got := from.service.send("GET", "/v2/events", ""); got.status != 200 { // of acme
-		t.Errorf("another token: got %d %s", got.status, got.body)
-	}
+	wantStatus(t, "metrics", from.send("GET", "/metrics", ""), 403)
+	wantStatus(t, "another program", from.send("GET", "/v2/events", "", programHeader, "acme"), 403)
+	wantStatus(t, "another token", from.service.send("GET", "/v2/events", ""), 200) // of acme
 	if len(to.seen) > 0 {
 		t.Errorf("the target got %d requests", len(to.seen))
 	}
@@ -349,9 +351,6 @@ func TestForwardUnreachable(t *testing.T) {
 	defer strange.Close()
 	cutting := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
 	defer cutting.Close()
-	certificate := func(s *httptest.Server) string {
-		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
-	}
 	// httptest has one certificate for all servers.
 	other := "-----BEGIN CERTIFICATE-----\nMIIBdzCCAR2gAwIBAgIBATAKBggqhkjOPQQDAjAMMQowCAYDVQQDEwF4MB4XDTIw\n-----END CERTIFICATE-----\n"
 	down := to.server.URL
@@ -364,13 +363,12 @@ func TestForwardUnreachable(t *testing.T) {
 		{"down", down, to.ca(), 503, forwardUnreachable, "connection refused"},
 		{"no certificate authority", strange.URL, "", 503, forwardUnreachable, "certificate"},
 		{"invalid certificates", strange.URL, other, 503, forwardUnreachable, "not PEM"},
-		{"another server", strange.URL, certificate(strange), 504, forwardUnreachable, "is not of the service"},
-		{"cut", cutting.URL, certificate(cutting), 504, forwardUnreachable, "EOF"},
+		{"another server", strange.URL, caOf(strange), 504, forwardUnreachable, "is not of the service"},
+		{"cut", cutting.URL, caOf(cutting), 504, forwardUnreachable, "EOF"},
 		{"invalid URL", "http://127.0.0.1:x/secret", "", 503, forwardUnreachable, "URL of the target is invalid"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			old := newInstallation(t)
-			old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+			old := newInstallation(t).withProgram()
 			old.forwardTo(test.url, test.ca)
 			for _, body := range []string{"", eventBody} {
 				forwardFails(t, old, body, test.status, test.result)
@@ -388,8 +386,7 @@ func TestForwardUnreachable(t *testing.T) {
 // TestForwardSilent checks the response when the target accepts a request and does not respond.
 func TestForwardSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old := &installation{service: start(t)}
-		old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+		old := (&installation{service: start(t)}).withProgram()
 		old.forwardOverPipes(&http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			io.Copy(io.Discard, r.Body)
 			<-r.Context().Done()
@@ -440,9 +437,8 @@ func forwardOver(t *testing.T, handler http.HandlerFunc,
 	t.Helper()
 	target := httptest.NewTLSServer(handler)
 	t.Cleanup(target.Close)
-	old = newInstallation(t)
-	old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
-	old.forwardTo(target.URL, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: target.Certificate().Raw})))
+	old = newInstallation(t).withProgram()
+	old.forwardTo(target.URL, caOf(target))
 	ctx := t.Context()
 	if trace != nil {
 		ctx = httptrace.WithClientTrace(ctx, trace)
@@ -573,16 +569,11 @@ func TestForwardEndless(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				old := &installation{service: start(t)}
-				old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+				old := (&installation{service: start(t)}).withProgram()
 				old.forwardOverPipes(&http.Server{Handler: endless(test.every)})
-				client := &http.Client{Transport: &http.Transport{DialContext: servePipes(t, &http.Server{Handler: old.api}).dial}}
-				defer client.CloseIdleConnections()
+				client := pipeClient(t, old.api)
 				begun := time.Now()
-				req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://service/v2/token", nil)
-				req.Header.Set("Authorization", "Bearer "+old.moved)
-				resp, err := client.Do(req)
-				must(t, err)
+				resp := old.get(client, "http://service/v2/token", "")
 				defer resp.Body.Close()
 				text, err := io.ReadAll(resp.Body)
 				if took := time.Since(begun); err == nil || took > test.longer || !strings.HasPrefix(string(text), `{"data":`) {
@@ -600,8 +591,7 @@ func TestForwardEndless(t *testing.T) {
 // TestForwardIdleStream forwards a stream of events that is idle for longer than --request-timeout.
 func TestForwardIdleStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		old := &installation{service: start(t, func(c *Config) { c.RequestTimeout = streamIdle / 3 })}
-		old.moved = old.newToken(movedProgram, "ada", webhook.Scopes()...)
+		old := (&installation{service: start(t, func(c *Config) { c.RequestTimeout = streamIdle / 3 })}).withProgram()
 		old.forwardOverPipes(&http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			serviceHeader(w.Header())
 			w.Header().Set("Content-Type", mediaEvents)
@@ -609,12 +599,7 @@ func TestForwardIdleStream(t *testing.T) {
 			time.Sleep(streamIdle)
 			io.WriteString(w, ": idle\n\n")
 		})})
-		client := &http.Client{Transport: &http.Transport{DialContext: servePipes(t, &http.Server{Handler: old.api}).dial}}
-		defer client.CloseIdleConnections()
-		req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://service/v2/webhooks/subscriptions/"+webhook.NewID()+"/events", nil)
-		req.Header = http.Header{"Authorization": {"Bearer " + old.moved}, "Accept": {mediaEvents}}
-		resp, err := client.Do(req)
-		must(t, err)
+		resp := old.get(pipeClient(t, old.api), "http://service/v2/webhooks/subscriptions/"+webhook.NewID()+"/events", mediaEvents)
 		defer resp.Body.Close()
 		if text, err := io.ReadAll(resp.Body); err != nil || string(text) != ": idle\n\n" {
 			t.Errorf("got %q, %v", text, err)
@@ -646,19 +631,12 @@ func endless(every time.Duration) http.HandlerFunc {
 
 // TestForwardDuringMove checks that nothing is forwarded before the target is active.
 func TestForwardDuringMove(t *testing.T) {
-	from, to := newInstallation(t), newInstallation(t)
-	from.moved = from.newToken(movedProgram, "ada", webhook.Scopes()...)
-	id := webhook.NewID()
-	for _, step := range []func(store.Write) error{
-		func(w store.Write) error {
-			return w.Moves().Begin(movedProgram, id, &store.MoveTarget{URL: to.server.URL, CA: to.ca(), Token: to0})
-		},
-		func(w store.Write) error { return w.Moves().Complete(movedProgram, id) },
-	} {
+	from, to := newInstallation(t).withProgram(), newInstallation(t)
+	for _, step := range moveSteps(to.server.URL, to.ca())[:2] {
 		must(t, from.store.Write(t.Context(), step))
-		got := from.send("POST", "/v2/events", eventBody)
-		if got.status != 503 || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "is being moved") || len(to.seen) > 0 {
-			t.Errorf("got %d %s", got.status, got.body)
+		wantBody(t, "during the move", from.send("POST", "/v2/events", eventBody), 503, "is being moved")
+		if len(to.seen) > 0 {
+			t.Error("the target got a request")
 		}
 	}
 }
@@ -673,17 +651,21 @@ func TestForwardLoop(t *testing.T) {
 		t.Errorf("chain: got %d %s, Via %q", got.status, got.body, c.last().Header["Via"])
 	}
 	c.forwardTo(a.server.URL, a.ca())
-	got := a.send("POST", "/v2/events", eventBody)
-	if got.status != 503 || !strings.Contains(got.body, "forwarded in a loop") || got.header.Get("Retry-After") == "" {
-		t.Errorf("loop: got %d %s", got.status, got.body)
-	}
+	wantBody(t, "loop", a.send("POST", "/v2/events", eventBody), 503, "forwarded in a loop")
 	if loops := []int{a.forwards(forwardLoop), b.forwards(forwardLoop), c.forwards(forwardLoop)}; !slices.Equal(loops, []int{1, 0, 0}) {
 		t.Errorf("got loops %d, want one at the first installation", loops)
 	}
 	via := strings.Repeat("1.1 service-x, ", maxForwards-1)
-	if got := b.send("GET", "/v2/token", "", "Via", via); got.status != 503 {
-		t.Errorf("a chain of %d: got %d %s", maxForwards+1, got.status, got.body)
-	}
+	wantStatus(t, "a chain that is too long", b.send("GET", "/v2/token", "", "Via", via), 503)
+}
+
+// protocolServer serves a handler over HTTPS with a version of HTTP.
+func protocolServer(t *testing.T, handler http.Handler, protocol string) *httptest.Server {
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = protocol == "HTTP/2.0"
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
 }
 
 // TestForwardStream publishes a stream whose first events must arrive before its last are sent.
@@ -691,10 +673,7 @@ func TestForwardStream(t *testing.T) {
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(protocol, func(t *testing.T) {
 			from, to := newMove(t)
-			server := httptest.NewUnstartedServer(from.api)
-			server.EnableHTTP2 = protocol == "HTTP/2.0"
-			server.StartTLS()
-			defer server.Close()
+			server := protocolServer(t, from.api, protocol)
 			body, send := io.Pipe()
 			const lines = 500
 			go func() {
@@ -709,15 +688,10 @@ func TestForwardStream(t *testing.T) {
 				}
 				send.Close()
 			}()
-			req, _ := http.NewRequest("POST", server.URL+"/v2/events", body)
-			req.Header.Set("Authorization", "Bearer "+from.moved)
-			req.Header.Set("Content-Type", mediaNDJSON)
-			resp, err := server.Client().Do(req)
-			must(t, err)
-			defer resp.Body.Close()
-			text, err := io.ReadAll(resp.Body)
+			resp, text := from.post(server.Client(), server.URL, mediaNDJSON, body)
 			var done struct{ Data streamRecord }
-			if err != nil || resp.StatusCode != 201 || resp.Proto != protocol || json.Unmarshal(text, &done) != nil || done.Data.Added != lines {
+			if err := json.Unmarshal([]byte(text), &done); err != nil || resp.StatusCode != 201 || resp.Proto != protocol ||
+				done.Data.Added != lines {
 				t.Errorf("got %s %d %s, %v", resp.Proto, resp.StatusCode, text, err)
 			}
 		})
@@ -737,10 +711,7 @@ func TestForwardEarlyResponse(t *testing.T) {
 func forwardEarlyResponse(t *testing.T, protocol string) {
 	t.Helper()
 	from, _ := newMove(t)
-	server := httptest.NewUnstartedServer(from.api)
-	server.EnableHTTP2 = protocol == "HTTP/2.0"
-	server.StartTLS()
-	defer server.Close()
+	server := protocolServer(t, from.api, protocol)
 	post := func(media string, body io.Reader) (int, string) {
 		t.Helper()
 		resp, text := from.post(server.Client(), server.URL, media, body)
@@ -774,12 +745,10 @@ func TestForwardClientStops(t *testing.T) {
 	for _, media := range []string{mediaJSON, mediaNDJSON} {
 		synctest.Test(t, func(t *testing.T) {
 			sooner := func(c *Config) { c.RequestTimeout = DefaultRequestTimeout / 2 } // than the target
-			from, to := &installation{service: start(t, sooner)}, &installation{service: start(t)}
-			from.moved = from.newToken(movedProgram, "ada", webhook.Scopes()...)
+			from, to := (&installation{service: start(t, sooner)}).withProgram(), &installation{service: start(t)}
 			from.copyProgram(to)
 			from.forwardOverPipes(&http.Server{Handler: to.api})
-			client := &http.Client{Transport: &http.Transport{DialContext: servePipes(t, &http.Server{Handler: from.api}).dial}}
-			defer client.CloseIdleConnections()
+			client := pipeClient(t, from.api)
 			body, send := io.Pipe()
 			defer send.Close()
 			go send.Write([]byte(eventBody[:20]))
@@ -821,8 +790,7 @@ func (b *freezingBody) Read(p []byte) (int, error) {
 // TestFrozenDuringRequest freezes a program after a request has been authenticated: no response
 // says that a record does not exist, or shows a part of the records.
 func TestFrozenDuringRequest(t *testing.T) {
-	in := newInstallation(t)
-	in.moved = in.newToken(movedProgram, "ada", webhook.Scopes()...)
+	in := newInstallation(t).withProgram()
 	in.service.token = in.moved
 	sub := in.service.subscribe("content_updated")
 	id := webhook.NewID()
@@ -844,21 +812,14 @@ func TestFrozenDuringRequest(t *testing.T) {
 		{"POST", "/v2/bulk_runs", `{"action":"redeliver"}`},
 	} {
 		body := &freezingBody{Reader: strings.NewReader(test[2]), freeze: freeze}
-		r := httptest.NewRequest(test[0], test[1], body)
-		r.Header.Set("Authorization", "Bearer "+in.moved)
-		r.Header.Set("Content-Type", "application/json")
-		got := in.service.serve(r)
+		got := in.service.serve(in.request(test[0], test[1], body))
 		if body.freeze != nil {
 			t.Fatalf("%s %s: got %d %s before the body was read", test[0], test[1], got.status, got.body)
 		}
-		if got.status != 503 || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "is being moved") {
-			t.Errorf("%s %s: got %d %s", test[0], test[1], got.status, got.body)
-		}
+		wantBody(t, test[0]+" "+test[1], got, 503, "is being moved")
 		thaw()
 	}
-	if got := in.service.send("PUT", "/v2/webhooks/subscriptions/"+sub, `{"description":"new"}`); got.status != 200 {
-		t.Errorf("after the move ended: got %d %s", got.status, got.body)
-	}
+	wantStatus(t, "after the move ended", in.service.send("PUT", "/v2/webhooks/subscriptions/"+sub, `{"description":"new"}`), 200)
 
 	freeze()
 	read := &request{api: in.api, http: httptest.NewRequest("GET", "/v2/events", nil), programID: movedProgram}

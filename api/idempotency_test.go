@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -147,16 +146,11 @@ func TestInvalidKeys(t *testing.T) {
 		}
 	}
 	wantStatus(t, "the longest", s.send("POST", "/v2/events", contentUpdated, "Idempotency-Key", strings.Repeat("k", 255)), 201)
-	r := httptest.NewRequest("POST", "/v2/events", strings.NewReader(contentUpdated))
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", "Bearer "+s.token)
-	r.Header["Idempotency-Key"] = []string{"a", "b"}
-	wantFault(t, "two", s.serve(r), "duplicate", "Idempotency-Key")
-	r = httptest.NewRequest("POST", "/v2/events", strings.NewReader(contentUpdated))
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", "Bearer "+s.token)
-	r.Header["Idempotency-Key"] = []string{""}
-	wantFault(t, "empty", s.serve(r), "invalid_format", "Idempotency-Key")
+	for code, keys := range map[string][]string{"duplicate": {"a", "b"}, "invalid_format": {""}} {
+		r := s.request("POST", "/v2/events", strings.NewReader(contentUpdated))
+		r.Header["Idempotency-Key"] = keys
+		wantFault(t, fmt.Sprintf("the keys %q", keys), s.serve(r), code, "Idempotency-Key")
+	}
 }
 
 // Requests that can be repeated safely ignore keys; a stream rejects them.
@@ -171,9 +165,8 @@ func TestKeysOnOtherRequests(t *testing.T) {
 	// A stream is rejected before it is read, because it may never end.
 	endless, w := io.Pipe()
 	defer w.Close()
-	r := httptest.NewRequest("POST", "/v2/events", endless)
-	r.Header.Set("Content-Type", "application/x-ndjson")
-	r.Header.Set("Authorization", "Bearer "+s.token)
+	r := s.request("POST", "/v2/events", endless)
+	r.Header.Set("Content-Type", mediaNDJSON)
 	r.Header.Set("Idempotency-Key", "k")
 	wantFault(t, "a stream", s.serve(r), "invalid_value", "Idempotency-Key")
 	wantStatus(t, "PUT", s.send("PUT", "/v2/webhooks/subscriptions/"+i.subscription, `{}`, "Idempotency-Key", "two words"), 200)

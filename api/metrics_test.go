@@ -117,16 +117,9 @@ func TestMetricsOfPrograms(t *testing.T) {
 		}
 	}
 	all := s.newToken("", "prometheus", webhook.ScopeMetricsRead)
-	got := scrape(all)
-	wantStatus(t, "token of the installation", got, 200)
-	for _, want := range []string{`program="other"} 1`, `program="acme"} 2`, `program="acme2"} 3`, "webhooks_request_duration_seconds"} {
-		if !strings.Contains(got.body, want) {
-			t.Errorf("got no %s", want)
-		}
-	}
-	if got := scrape(all, programHeader, "acme"); got.status != 403 {
-		t.Errorf("token of the installation, in a program: got %d %s", got.status, got.body)
-	}
+	wantBody(t, "token of the installation", scrape(all), 200, `program="other"} 1`, `program="acme"} 2`, `program="acme2"} 3`,
+		"webhooks_request_duration_seconds")
+	wantStatus(t, "token of the installation, in a program", scrape(all, programHeader, "acme"), 403)
 	for _, rt := range routes() {
 		want := 403
 		switch {
@@ -136,9 +129,7 @@ func TestMetricsOfPrograms(t *testing.T) {
 			want = 200
 		}
 		path := strings.NewReplacer(":name", "ping", ":id", "acme").Replace(rt.pattern)
-		if got := s.send(rt.method, path, "", "Authorization", "Bearer "+all); got.status != want {
-			t.Errorf("%s %s: got %d %s, want %d", rt.method, rt.pattern, got.status, got.body, want)
-		}
+		wantStatus(t, rt.method+" "+rt.pattern, s.send(rt.method, path, "", "Authorization", "Bearer "+all), want)
 	}
 }
 
@@ -184,11 +175,10 @@ func TestRequestsAreCounted(t *testing.T) {
 			!strings.Contains(got, `webhooks_program_requests_rate_limited_total{program="acme"} 2`) {
 			t.Errorf("%d programs were limited, want acme, twice", n)
 		}
-		err := s.store.Write(t.Context(), func(w store.Write) error {
+		must(t, s.store.Write(t.Context(), func(w store.Write) error {
 			_, err := w.Programs().Erase("acme", webhook.AuditEntry{})
 			return err
-		})
-		must(t, err)
+		}))
 		if strings.Contains(s.metricsOf(), "webhooks_program_requests_rate_limited_total{") {
 			t.Error("the metrics contain a program that is being erased")
 		}

@@ -25,7 +25,6 @@ import (
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
 
-	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -168,9 +167,7 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 		default:
 			return append(all, errors.New("there is no such operation"))
 		}
-		responses := openapi3.NewResponses()
-		responses.Set(strconv.Itoa(got.status), &openapi3.ResponseRef{Value: c.strict.Components.Responses[name].Value})
-		op = &openapi3.Operation{Responses: responses}
+		op = &openapi3.Operation{Responses: c.general(got.status, name)}
 		route = &routers.Route{Spec: c.strict, Path: "/", PathItem: &openapi3.PathItem{}, Method: r.Method, Operation: op}
 	} else {
 		op = route.Operation
@@ -178,11 +175,9 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 	ref := op.Responses.Value(strconv.Itoa(got.status))
 	if name := ofSelection[got.status]; ref == nil && name != "" && r.Header[programHeader] != nil {
 		// Every operation with a token can return these, if the request selects a program.
-		responses := openapi3.NewResponses()
-		responses.Set(strconv.Itoa(got.status), &openapi3.ResponseRef{Value: c.strict.Components.Responses[name].Value})
 		selecting := *op
-		selecting.Responses = responses
-		op, ref = &selecting, responses.Value(strconv.Itoa(got.status))
+		selecting.Responses = c.general(got.status, name)
+		op, ref = &selecting, selecting.Responses.Value(strconv.Itoa(got.status))
 		route = &routers.Route{Spec: c.strict, Path: route.Path, PathItem: route.PathItem, Method: route.Method, Operation: op}
 	}
 	if ref == nil {
@@ -226,6 +221,13 @@ func (c *contractChecker) faults(r *http.Request, body []byte, got response) (al
 		c.seen[key] = true
 	}
 	return all
+}
+
+// general returns a response of the document that any operation may return.
+func (c *contractChecker) general(status int, name string) *openapi3.Responses {
+	responses := openapi3.NewResponses()
+	responses.Set(strconv.Itoa(status), &openapi3.ResponseRef{Value: c.strict.Components.Responses[name].Value})
+	return responses
 }
 
 // isDocumented reports whether a response header is documented, with the response or for
@@ -298,8 +300,7 @@ func isFile(t testing.TB, request string, head bool, r response) bool {
 // eachOperation calls f for every operation of the document.
 func eachOperation(t *testing.T, f func(pattern, method string, op *openapi3.Operation)) {
 	t.Helper()
-	c, err := loadContract()
-	must(t, err)
+	c := loaded(t, loadContract)
 	for _, pattern := range c.served.Paths.InMatchingOrder() {
 		operations := c.served.Paths.Value(pattern).Operations()
 		for _, method := range []string{"GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE"} {
@@ -316,8 +317,7 @@ func routePattern(pattern string) string {
 }
 
 func TestDocumentIsValid(t *testing.T) {
-	c, err := loadContract()
-	must(t, err)
+	c := loaded(t, loadContract)
 	if err := c.served.Validate(context.Background(), openapi3.EnableExamplesValidation()); err != nil {
 		t.Error(err)
 	}
@@ -428,8 +428,7 @@ func documentedScope(t *testing.T, op *openapi3.Operation) webhook.Scope {
 }
 
 func TestEveryErrorIsDocumented(t *testing.T) {
-	c, err := loadContract()
-	must(t, err)
+	c := loaded(t, loadContract)
 	titles := make(map[int]string)
 	for name, r := range c.served.Components.Responses {
 		media := r.Value.Content.Get("application/json")
@@ -474,8 +473,7 @@ func TestEveryErrorIsDocumented(t *testing.T) {
 // A change of the document must change its version: testdata/openapi.versions lists the digest of
 // each.
 func TestDocumentVersion(t *testing.T) {
-	catalog, err := loadCatalog()
-	must(t, err)
+	catalog := loaded(t, loadCatalog)
 	c, err := loadContract()
 	must(t, err)
 	sum := sha256.Sum256(newDocuments(catalog, settings{}).get().contract.content)
@@ -499,8 +497,7 @@ func TestDocumentVersion(t *testing.T) {
 
 // The checker detects responses and requests that do not match the document.
 func TestContractCheckerFindsFaults(t *testing.T) {
-	c, err := loadContract()
-	must(t, err)
+	c := loaded(t, loadContract)
 	header := http.Header{"Content-Type": {"application/json; charset=utf-8"}, "X-Request-Id": {webhook.NewID()}, "Etag": {`"x"`}}
 	with := func(name, value string) http.Header {
 		h := header.Clone()
@@ -562,14 +559,10 @@ func testMatrix(t *testing.T) {
 	theirs := s.records()
 	unknown := missing()
 	token := func(program string, expires time.Time, scopes ...webhook.Scope) (id, secret string) {
-		tok, secret, err := storetest.CreateToken(t.Context(), s.store,
-			webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
-		must(t, err)
-		return tok.ID, secret
+		return s.createToken(webhook.NewToken{ProgramID: program, UserID: "mal", Scopes: scopes, ExpiresAt: expires})
 	}
 	revokedID, revoked := token("acme", time.Time{}, webhook.Scopes()...)
-	_, err := storetest.RevokeToken(t.Context(), s.store, revokedID)
-	must(t, err)
+	s.revoke(revokedID)
 	_, expired := token("acme", time.Now().Add(time.Hour), webhook.Scopes()...)
 	_, foreign := token("mallory", time.Time{}, webhook.Scopes()...)
 	time.Sleep(time.Hour)
@@ -667,8 +660,7 @@ func exampleBody(op *openapi3.Operation) string {
 // A delivery with any event type matches the document. test/api checks real
 // deliveries.
 func TestDocumentedDeliveries(t *testing.T) {
-	c, err := loadContract()
-	must(t, err)
+	c := loaded(t, loadContract)
 	catalog, err := loadCatalog()
 	must(t, err)
 	schema := c.served.Components.Schemas["DeliveryBody"].Value
@@ -776,8 +768,7 @@ func TestDocumentWithOwnEventTypes(t *testing.T) {
 // A delivered notification has details of its category's type. Details of a category that is not
 // listed are free.
 func TestDocumentOfNotifications(t *testing.T) {
-	c, err := loadContract()
-	must(t, err)
+	c := loaded(t, loadContract)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	schemas := c.served.Components.Schemas

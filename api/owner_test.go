@@ -49,8 +49,7 @@ func TestOwner(t *testing.T) {
 			t.Errorf("%s %s: got %d, want %d: %s", test.method, test.target, w.Code, test.status, w.Body)
 		}
 	}
-	entries, _, err := s.store.Audit().Page(t.Context(), listQuery(t, webhook.AuditList, "sort=at&page[size]=100"))
-	must(t, err)
+	entries := s.auditLog()
 	for _, e := range entries {
 		if e.Admin != webhook.Terminal || e.Address != "" {
 			t.Errorf("%s: got %q at %q, want %s", e.Action, e.Admin, e.Address, webhook.Terminal)
@@ -61,10 +60,7 @@ func TestOwner(t *testing.T) {
 	}
 	r := httptest.NewRequest("GET", "/v2/programs", nil)
 	r.RemoteAddr = "@"
-	w := httptest.NewRecorder()
-	if s.api.ServeHTTP(w, r); w.Code != http.StatusUnauthorized {
-		t.Errorf("the public handler without a token: got %d, want 401", w.Code)
-	}
+	wantStatus(t, "the public handler without a token", s.serve(r), 401)
 }
 
 // TestOwnerRoutesArePrivate checks that the public handler does not serve the owner's routes,

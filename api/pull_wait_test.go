@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"service/store"
-	"service/store/storetest"
 	"service/test/harness"
 	"service/webhook"
 )
@@ -49,17 +48,13 @@ func TestPullAcknowledged(t *testing.T) {
 func TestPullExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
-		_, secret, err := storetest.CreateToken(t.Context(), s.store,
+		_, s.token = s.createToken(
 			webhook.NewToken{ProgramID: "acme", UserID: "eve", Scopes: webhook.Scopes(), ExpiresAt: time.Now().Add(10 * time.Second)})
-		must(t, err)
-		s.token = secret
 		began := time.Now()
 		wr := s.begin("/v2/events?sort=received_at&wait=30s")
 		stream := s.begin("/v2/events?sort=received_at", "Accept", mediaEvents)
 		wantStatus(t, "a wait", wr.end(t), 401)
-		if r := stream.end(t); !strings.Contains(r.body, "event: error\ndata: ") || !strings.Contains(r.body, `"code":401`) {
-			t.Errorf("a stream: got %s", r.body)
-		}
+		wantBody(t, "a stream", stream.end(t), 200, "event: error\ndata: ", `"code":401`)
 		if took := time.Since(began); took < 10*time.Second || took > 11*time.Second {
 			t.Errorf("ended %s after the token was created, which was valid for 10 s", took)
 		}
@@ -69,8 +64,7 @@ func TestPullExpires(t *testing.T) {
 // A move of the program ends waits and streams as soon as the program is frozen. The client asks again,
 // and is forwarded.
 func TestPullMoves(t *testing.T) {
-	from, to := newInstallation(t), newInstallation(t)
-	from.moved = from.newToken(movedProgram, "ada", webhook.Scopes()...)
+	from, to := newInstallation(t).withProgram(), newInstallation(t)
 	s := *from.service
 	s.token = from.moved
 	begun := func(target string, headers ...string) *waitingRequest {
@@ -90,9 +84,7 @@ func TestPullMoves(t *testing.T) {
 			t.Errorf("%s: got %d with %v, want 503 with Retry-After", name, r.status, r.header)
 		}
 	}
-	if r := stream.end(t); !strings.Contains(r.body, `event: error`) || !strings.Contains(r.body, `"code":503`) {
-		t.Errorf("the stream: got %s", r.body)
-	}
+	wantBody(t, "the stream", stream.end(t), 200, `event: error`, `"code":503`)
 
 	wr := from.forwarded(to, path+"?wait=30s&page[cursor]="+next)
 	wantStatus(t, "publish", from.send("POST", "/v2/events", contentUpdated), 201)
@@ -136,19 +128,11 @@ func TestForwardedWaits(t *testing.T) {
 		"an event":               {200, func(_, to *installation) { to.send("POST", "/v2/events", contentUpdated) }},
 		"shutdown of the target": {200, func(_, to *installation) { to.api.EndWaits() }},
 		"shutdown":               {503, func(from, _ *installation) { from.api.EndWaits() }},
-		"revocation": {401, func(_, to *installation) {
-			token := data[identified](to.t, to.send("GET", "/v2/token", ""))
-			if _, err := storetest.RevokeToken(to.t.Context(), to.store, token.ID); err != nil {
-				to.t.Error(err)
-			}
-		}},
+		"revocation":             {401, func(_, to *installation) { to.revoke(data[identified](to.t, to.send("GET", "/v2/token", "")).ID) }},
 		"another move": {503, func(_, to *installation) {
-			begin := func(w store.Write) error {
+			must(to.t, to.store.Write(to.t.Context(), func(w store.Write) error {
 				return w.Moves().Begin(movedProgram, webhook.NewID(), &store.MoveTarget{URL: "https://third.example", Token: to0})
-			}
-			if err := to.store.Write(to.t.Context(), begin); err != nil {
-				to.t.Error(err)
-			}
+			}))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,12 +157,7 @@ func TestForwardedWaits(t *testing.T) {
 // openForwarded opens a stream of the log over a connection to the old installation.
 func (in *installation) openForwarded() *http.Response {
 	in.t.Helper()
-	req, err := http.NewRequestWithContext(in.t.Context(), "GET", in.server.URL+"/v2/events?sort=received_at", nil)
-	must(in.t, err)
-	req.Header.Set("Authorization", "Bearer "+in.moved)
-	req.Header.Set("Accept", mediaEvents)
-	resp, err := in.server.Client().Do(req)
-	must(in.t, err)
+	resp := in.get(in.server.Client(), in.server.URL+"/v2/events?sort=received_at", mediaEvents)
 	if got := resp.Header.Get("Content-Type"); resp.StatusCode != 200 || got != mediaEvents || resp.Header.Get("X-Accel-Buffering") != "no" {
 		in.t.Fatalf("a forwarded stream: got %d with %v", resp.StatusCode, resp.Header)
 	}

@@ -101,8 +101,7 @@ func TestReferencePages(t *testing.T) {
 
 	// The pages contain the whole document, with the platform's operations apart from those of
 	// partners.
-	c, err := loadContract()
-	must(t, err)
+	c := loaded(t, loadContract)
 	platform, moves := 0, 0
 	eachOperation(t, func(pattern, method string, op *openapi3.Operation) {
 		if strings.HasSuffix(op.OperationID, withPut) {
@@ -215,8 +214,7 @@ func TestReferenceShowsSettings(t *testing.T) {
 
 // The base URL and the texts of operators are escaped.
 func TestReferenceEscapes(t *testing.T) {
-	catalog, err := loadCatalog()
-	must(t, err)
+	catalog := loaded(t, loadCatalog)
 	page := string(newDocuments(catalog, settings{Receiving: webhook.Receiving{BaseURL: "https://<b>x"}}).get().pages[referencePath].content)
 	if strings.Contains(page, "<b>x") || !strings.Contains(page, "https://&lt;b&gt;x") {
 		t.Error("the base URL is not escaped")
@@ -388,8 +386,7 @@ for (const c of JSON.parse(readFileSync("cases.json"))) {
 // markdownBlocks returns the blocks of code on the page, by their language.
 func markdownBlocks(t *testing.T) map[string]string {
 	t.Helper()
-	c, err := loadContract()
-	must(t, err)
+	c := loaded(t, loadContract)
 	blocks := make(map[string]string)
 	text := c.served.Webhooks["delivery"].Post.Description
 	for _, found := range regexp.MustCompile("(?s)```(\\w+)\n(.*?)```").FindAllStringSubmatch(text, -1) {

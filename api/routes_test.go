@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"service/store/storetest"
 	"service/webhook"
 )
 
@@ -65,10 +64,9 @@ func (s *service) records() ids {
 	run := data[identified](s.t, s.send("POST", "/v2/bulk_runs", `{"action":"cancel"}`))
 	s.defineEventType("order.returned")
 	program := s.send("GET", "/v2/token", "").header.Get(programHeader)
-	token, _, err := storetest.CreateToken(s.t.Context(), s.store,
+	token, _ := s.createToken(
 		webhook.NewToken{ProgramID: program, UserID: "another", Scopes: []webhook.Scope{webhook.ScopeEventsRead}})
-	must(s.t, err)
-	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID, run.ID, program, token.ID}
+	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID, run.ID, program, token}
 }
 
 func bodyFor(rt *route) string {
@@ -194,15 +192,13 @@ func TestProgramsAreIsolated(t *testing.T) {
 func TestDeliveryOfAnotherSubscription(t *testing.T) {
 	s := start(t)
 	one := s.records()
-	other := s.subscribe("content_deleted")
-	r := s.send("GET", "/v2/webhooks/subscriptions/"+other+"/deliveries/"+one.delivery, "")
-	wantStatus(t, "a delivery of another subscription", r, 404)
-	r = s.send("POST", "/v2/webhooks/subscriptions/"+other+"/deliveries/"+one.delivery+"/redeliver", "")
-	wantStatus(t, "sending it again to this one", r, 404)
-	r = s.send("POST", "/v2/webhooks/subscriptions/"+other+"/deliveries/"+one.delivery+"/cancel", "")
-	wantStatus(t, "cancelling it as this one's", r, 404)
-	r = s.send("POST", "/v2/webhooks/subscriptions/"+other+"/replays/"+one.replay+"/cancel", "")
-	wantStatus(t, "cancelling a replay of another subscription", r, 404)
+	path := "/v2/webhooks/subscriptions/" + s.subscribe("content_deleted")
+	for _, request := range [][2]string{
+		{"GET", "/deliveries/" + one.delivery}, {"POST", "/deliveries/" + one.delivery + "/redeliver"},
+		{"POST", "/deliveries/" + one.delivery + "/cancel"}, {"POST", "/replays/" + one.replay + "/cancel"},
+	} {
+		wantStatus(t, strings.Join(request[:], " "), s.send(request[0], path+request[1], ""), 404)
+	}
 }
 
 func TestHead(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -19,9 +18,8 @@ import (
 
 func (s *service) sendLines(body io.Reader) response {
 	s.t.Helper()
-	r := httptest.NewRequest("POST", "/v2/events", body)
-	r.Header.Set("Content-Type", "application/x-ndjson")
-	r.Header.Set("Authorization", "Bearer "+s.token)
+	r := s.request("POST", "/v2/events", body)
+	r.Header.Set("Content-Type", mediaNDJSON)
 	return s.serve(r)
 }
 
@@ -98,9 +96,7 @@ func TestStream(t *testing.T) {
 				programs++
 				s.token = s.newToken(fmt.Sprint("p", programs), "u", webhook.Scopes()...) // a log of its own
 				r := s.sendLines(reader(strings.NewReader(test.body)))
-				if r.status != test.status || !strings.Contains(r.body, test.want) {
-					t.Errorf("got %d %s, want %d with %s", r.status, r.body, test.status, test.want)
-				}
+				wantBody(t, "the stream", r, test.status, test.want)
 				if n := s.count(); n != test.stored {
 					t.Errorf("%d events are stored, want %d", n, test.stored)
 				}
@@ -113,8 +109,9 @@ func TestStream(t *testing.T) {
 func TestTruncatedStream(t *testing.T) {
 	s := start(t)
 	r := s.sendLines(io.MultiReader(strings.NewReader(line(1)+"\n"+line(2)), iotest.ErrReader(io.ErrUnexpectedEOF)))
-	if r.status != 400 || !strings.Contains(r.body, "The first event was accepted.") || s.count() != 1 {
-		t.Errorf("got %d %s, and %d events", r.status, r.body, s.count())
+	wantBody(t, "the stream", r, 400, "The first event was accepted.")
+	if n := s.count(); n != 1 {
+		t.Errorf("got %d events, want 1", n)
 	}
 }
 
@@ -131,9 +128,7 @@ func TestLongStream(t *testing.T) {
 		pw.Close()
 	}()
 	r := s.sendLines(pr)
-	if want := fmt.Sprintf(`{"accepted":%d,"added":%[1]d}`, n); r.status != 201 || !strings.Contains(r.body, want) {
-		t.Fatalf("got %d %s, want %s", r.status, r.body, want)
-	}
+	wantBody(t, "the stream", r, 201, fmt.Sprintf(`{"accepted":%d,"added":%[1]d}`, n))
 	newest := data[[]struct{ Seq, ContentID int }](t, s.send("GET", "/v2/events?page[size]=1", ""))
 	if newest[0].Seq != n {
 		t.Errorf("the newest event has seq %d, want %d", newest[0].Seq, n)
@@ -155,9 +150,7 @@ func TestConflictInAChunk(t *testing.T) {
 			body.WriteString(text + "\n")
 		}
 		r := s.sendLines(strings.NewReader(body.String()))
-		if want := fmt.Sprintf("events[%d] was rejected: ", at); r.status != 409 || !strings.Contains(r.body, want) {
-			t.Errorf("got %d %s, want 409 with %s", r.status, r.body, want)
-		}
+		wantBody(t, "the stream", r, 409, fmt.Sprintf("events[%d] was rejected: ", at))
 		for n := range 9 {
 			r := s.send("GET", fmt.Sprintf("/v2/events/0198f6a2-7c1e-7d4b-9a41-%012d", 100*at+n), "")
 			if stored := r.status == 200; stored != (n < at) {

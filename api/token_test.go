@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -13,14 +12,21 @@ import (
 	"service/webhook"
 )
 
+// revoke revokes a token by its ID; "" stands for the service's token.
+func (s *service) revoke(id string) {
+	s.t.Helper()
+	if id == "" {
+		id = data[identified](s.t, s.send("GET", "/v2/token", "")).ID
+	}
+	_, err := storetest.RevokeToken(s.t.Context(), s.store, id)
+	must(s.t, err)
+}
+
 func TestTokens(t *testing.T) {
 	s := start(t)
-	revoked, secret, err := storetest.CreateToken(context.Background(), s.store,
-		webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
-	must(t, err)
+	revoked, secret := s.createToken(webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes()})
 	wantStatus(t, "before it is revoked", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 200)
-	_, err = storetest.RevokeToken(context.Background(), s.store, revoked.ID)
-	must(t, err)
+	s.revoke(revoked)
 	for _, test := range []struct {
 		name      string
 		header    []string
@@ -85,10 +91,8 @@ func TestUnroutedRequestWithToken(t *testing.T) {
 func TestTokenExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
-		_, secret, err := storetest.CreateToken(t.Context(), s.store, webhook.NewToken{
-			ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes(), ExpiresAt: time.Now().Add(time.Hour),
-		})
-		must(t, err)
+		_, secret := s.createToken(
+			webhook.NewToken{ProgramID: "acme", UserID: "u", Scopes: webhook.Scopes(), ExpiresAt: time.Now().Add(time.Hour)})
 		time.Sleep(time.Hour - time.Millisecond)
 		wantStatus(t, "just before it expires", s.send("GET", "/v2/events", "", "Authorization", "Bearer "+secret), 200)
 		time.Sleep(time.Millisecond)

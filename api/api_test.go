@@ -38,7 +38,7 @@ type service struct {
 // loadCatalog returns a catalog that all tests share and none may change.
 var loadCatalog = sync.OnceValues(func() (*webhook.Catalog, error) { return webhook.LoadCatalog() })
 
-// loaded returns what all tests share.
+// loaded returns the result of load, which all tests share.
 func loaded[T any](t testing.TB, load func() (T, error)) T {
 	t.Helper()
 	shared, err := load()
@@ -302,7 +302,7 @@ func wantStatus(t testing.TB, name string, r response, status int) {
 	}
 }
 
-// wantBody checks the status of a response and that its body contains some texts.
+// wantBody checks the status of a response and that its body contains every text.
 func wantBody(t testing.TB, name string, r response, status int, texts ...string) {
 	t.Helper()
 	wantStatus(t, name, r, status)

@@ -15,7 +15,7 @@ func TestListParameters(t *testing.T) {
 	s := start(t)
 	i := s.records()
 	good := map[webhook.FilterKind]string{
-		webhook.FilterEvent: "content_updated", webhook.FilterID: i.event, webhook.FilterURL: "https://partner.example/hook",
+		webhook.FilterEvent: "content_updated,ping", webhook.FilterID: i.event, webhook.FilterURL: "https://partner.example/hook",
 		webhook.FilterResponseStatus: "200,5xx", webhook.FilterTime: "2026-03-14",
 		webhook.FilterText: "partner", webhook.FilterAtLeast: "2",
 	}

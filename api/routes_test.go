@@ -64,9 +64,9 @@ func (s *service) records() ids {
 	run := data[identified](s.t, s.send("POST", "/v2/bulk_runs", `{"action":"cancel"}`))
 	s.defineEventType("order.returned")
 	program := s.send("GET", "/v2/token", "").header.Get(programHeader)
-	token, _ := s.createToken(
+	tokenID, _ := s.createToken(
 		webhook.NewToken{ProgramID: program, UserID: "another", Scopes: []webhook.Scope{webhook.ScopeEventsRead}})
-	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID, run.ID, program, token}
+	return ids{id, list[0].ID, replay.ID, event, "content_updated", incidents[0].ID, run.ID, program, tokenID}
 }
 
 func bodyFor(rt *route) string {

@@ -354,14 +354,14 @@ func TestDeliveryExport(t *testing.T) {
 	}
 }
 
-// followed is an open stream of the list.
+// followed is an open stream of a page.
 type followed struct {
 	t    *testing.T
 	body io.ReadCloser
 	scan *bufio.Scanner
 }
 
-// followList opens a stream of the list at a point.
+// followList opens the stream of a list or of another page, after an event ID that may be empty.
 func followList(v visitor, address, point string) *followed {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(v.t.Context(), harness.Timeout())

@@ -265,7 +265,7 @@ func (tt *identityAttack) run(t *testing.T) {
 // TestIdentityReplay checks that a response is valid once, and only in the browser that began the
 // flow.
 func TestIdentityReplay(t *testing.T) {
-	p, w := newRogueWeb(t) // which accepts a code any number of times
+	p, w := newRogueWeb(t) // the provider accepts a code any number of times
 	v := visit(t, w)
 	a := v.do("GET", "/sign-in/oidc")
 	flow := a.Cookies()[0]

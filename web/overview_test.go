@@ -56,7 +56,7 @@ func rendered(t *testing.T, c templ.Component) string {
 	return b.String()
 }
 
-// contains checks that a text contains others, and does not contain further ones.
+// contains checks that a text contains every string in has, and none in lacks.
 func contains(t *testing.T, name, text string, has, lacks []string) {
 	t.Helper()
 	for _, part := range has {

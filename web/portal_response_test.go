@@ -70,9 +70,9 @@ func TestPortalShowsNoResponses(t *testing.T) {
 		}
 		for _, id := range ids {
 			live := followList(v, portalBase+deliveryPath(id)+"/stream", "")
-			_, data := live.next("<")
+			point, data := live.next("<")
 			live.body.Close()
-			contains(t, "the stream", data, []string{`id="response"`}, append(words, canaries...))
+			contains(t, "the stream of "+id, point+data, []string{`id="response"`}, append(words, canaries...))
 		}
 	}
 }

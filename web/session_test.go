@@ -75,7 +75,7 @@ func audited(t *testing.T, w *Web) (all []string) {
 	return all
 }
 
-// wantAudit checks that the audit log contains some texts, and returns the log.
+// wantAudit checks that the audit log contains every text, and returns the log.
 func wantAudit(t *testing.T, w *Web, texts ...string) (log string) {
 	t.Helper()
 	log = strings.Join(audited(t, w), "\n")

@@ -214,7 +214,7 @@ func (v visitor) ask(method, path, sent string, header ...string) page {
 	return page{resp, string(body)}
 }
 
-// want checks the status of a response and that it contains some texts.
+// want checks the status of a response and that it contains every text.
 func (p page) want(t *testing.T, status int, texts ...string) {
 	t.Helper()
 	if p.StatusCode != status {

@@ -40,12 +40,13 @@ type follower struct {
 	waits   bool               // its requests run while the plan goes on
 	size    int                // maximum number of events of its pages
 
-	cursor  string
-	last    int64        // seq of the last event
-	seen    map[int]bool // index of each event
-	checked int          // number of events in the model's log that were looked for
-	wants   settings     // of the subscription, at the last check
-	run     int          // number of the request that runs while the plan goes on, whose events alone count; 0 for none
+	cursor   string
+	last     int64        // seq of the last event
+	seen     map[int]bool // index of each event
+	checked  int          // number of events in the model's log that were looked for
+	wants    settings     // of the subscription, at the last check
+	revision int64        // of the subscription, at the last check
+	run      int          // number of the request that runs while the plan goes on, whose events alone count; 0 for none
 }
 
 // pulledPage is a page of a log.
@@ -229,10 +230,10 @@ func (s *simulation) checkPulled(f *follower) {
 		if s.unexpected(err) {
 			return
 		}
-		changed := f.wants
-		f.wants = storedSettings(&stored)
-		if wanted = f.wants.wants; f.waits && f.wants != changed {
-			f.checked = len(s.log) // what it has got may be from before or after the change
+		before, revision := f.wants, f.revision
+		f.wants, f.revision = storedSettings(&stored), stored.Revision
+		if wanted = f.wants.wants; f.waits && (f.wants != before || f.revision > revision+1) {
+			f.checked = len(s.log) // what it has got may be from before or after a change, or between two
 			return
 		}
 	}

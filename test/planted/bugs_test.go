@@ -183,10 +183,6 @@ var bugs = []bug{
 		{"store/retention.go", "\n\t\tAND NOT EXISTS (SELECT 1 FROM delivery_events x WHERE x.program_id = events.program_id AND x.seq = " +
 			"events.seq)`", "`"},
 	}},
-	{"retention forgets what was delivered once its delivery is removed", []edit{
-		{"store/retention_delivered.go", "for i := range ranges {\n\t\t\t\tif err := t.addDelivered(&ranges[i])",
-			"for i := range ranges[:0] {\n\t\t\t\tif err := t.addDelivered(&ranges[i])"},
-	}},
 	{"the shorter retention removes deliveries that failed", []edit{
 		{"store/retention_delivered.go", "case success && counted <= old:", "case completed && counted <= old:"},
 	}},
@@ -247,7 +243,6 @@ var firstPlans = map[string]int{
 	"an event that is erased while a delivery of it is formed is sent":     1509,
 	"attempts go on when the lease ends":                                   441,
 	"retention counts all of a jump of the clock":                          1855,
-	"retention forgets what was delivered once its delivery is removed":    6226,
 	"retention measures the age of a delivery by the time of its creation": 405,
 	"retries are not moved when the clock jumps":                           46, // plan 23 hangs
 	"the dispatcher does not ask whether it may send":                      1372,

@@ -38,6 +38,10 @@ var failoverBugs = []testBug{
 // state of the log. A test produces both. The simulation also finds some of them, after thousands
 // of plans or with a plan that does not end.
 var raceBugs = []testBug{
+	{bug{name: "retention forgets what was delivered once its delivery is removed", edits: []edit{
+		{"store/retention_delivered.go", "for i := range ranges {\n\t\t\t\tif err := t.addDelivered(&ranges[i])",
+			"for i := range ranges[:0] {\n\t\t\t\tif err := t.addDelivered(&ranges[i])"},
+	}}, "TestRetentionOfDelivered", "replays would send", "store"},
 	{bug{name: "the target of a move is activated before the replica has the move", edits: []edit{
 		{"internal/move/source.go", "if err = s.await(ctx, j); err == nil {", "if err == nil {"},
 		{"internal/move/source.go", "err := s.await(ctx, j)\n\t\tif err == nil {\n\t\t\terr = s.tryActivate",

@@ -220,7 +220,7 @@ func TestPullWaits(t *testing.T) {
 			s.publishOne()
 			s.send("POST", "/v2/events", `{"name":"content_deleted","version":"1","content_id":7}`)
 		}},
-		{"revocation", 401, 0, func(s *service, _ string) { s.revoke("") }},
+		{"revocation", 401, 0, func(s *service, _ string) { s.revokeOwn() }},
 		{"deletion of the program", 401, 0, func(s *service, _ string) {
 			s.as(&route{scope: webhook.ScopePlatform}).send("DELETE", "/v2/programs/acme", "")
 		}},
@@ -325,7 +325,7 @@ func TestPullStream(t *testing.T) {
 	defer leave()
 	event(in, second)
 	event(in, third)
-	s.revoke("")
+	s.revokeOwn()
 	var rest []string
 	for in.Scan() {
 		rest = append(rest, in.Text())

@@ -12,12 +12,15 @@ import (
 	"service/webhook"
 )
 
-// revoke revokes a token by its ID; "" stands for the service's token.
+// revokeOwn revokes the token that the service's requests have.
+func (s *service) revokeOwn() {
+	s.t.Helper()
+	s.revoke(data[identified](s.t, s.send("GET", "/v2/token", "")).ID)
+}
+
+// revoke revokes a token by its ID.
 func (s *service) revoke(id string) {
 	s.t.Helper()
-	if id == "" {
-		id = data[identified](s.t, s.send("GET", "/v2/token", "")).ID
-	}
 	_, err := storetest.RevokeToken(s.t.Context(), s.store, id)
 	must(s.t, err)
 }

@@ -162,21 +162,22 @@ func TestCatalogChanges(t *testing.T) {
 	n, version := len(c.Types()), c.Version()
 	var readers sync.WaitGroup
 	var stop atomic.Bool
-	for range 4 {
+	until := func(read func()) {
 		readers.Go(func() {
 			for ended := false; !ended; ended = stop.Load() {
-				checkExamples(t, c, builtIn)
+				read()
 			}
 		})
-		readers.Go(func() {
-			for ended := false; !ended; ended = stop.Load() {
-				if got := len(c.Types()); got != n && got != n+1 {
-					t.Errorf("got %d types", got)
-				}
-				e, err := c.NewEvent(et.Example, "", time.Now())
-				if err == nil && e.TypeID != 7 || err != nil && !only(err, InvalidUnknownEvent, "name") {
-					t.Errorf("got %+v, %v", e, err)
-				}
+	}
+	for range 4 {
+		until(func() { checkExamples(t, c, builtIn) })
+		until(func() {
+			if got := len(c.Types()); got != n && got != n+1 {
+				t.Errorf("got %d types", got)
+			}
+			e, err := c.NewEvent(et.Example, "", time.Now())
+			if err == nil && e.TypeID != 7 || err != nil && !only(err, InvalidUnknownEvent, "name") {
+				t.Errorf("got %+v, %v", e, err)
 			}
 		})
 	}

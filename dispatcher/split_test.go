@@ -277,6 +277,13 @@ func TestSplitWaitsWhileFailing(t *testing.T) {
 	})
 }
 
+// oneSlot is a configuration in which events that wait behind one in flight are in one batch.
+func oneSlot() Config {
+	cfg := breakerConfig()
+	cfg.MaxInFlight = 1
+	return cfg
+}
+
 // splitHalfway has a receiver refuse one of 100 events that wait in a batch, and returns after a split
 // has sent some of them at a rate per second for 20 s.
 func (w *testbed) splitHalfway(rate float64) (j *judge, sub webhook.Subscription, poison []string) {
@@ -298,7 +305,7 @@ func (w *testbed) splitHalfway(rate float64) (j *judge, sub webhook.Subscription
 
 // A split continues after a crash, and sends no event again whose delivery was recorded.
 func TestSplitSurvivesCrash(t *testing.T) {
-	runInBubble(t, breakerConfig(), func(w *testbed) {
+	runInBubble(t, oneSlot(), func(w *testbed) {
 		j, sub, poison := w.splitHalfway(2)
 		w.crash()
 		time.Sleep(time.Hour)
@@ -310,7 +317,7 @@ func TestSplitSurvivesCrash(t *testing.T) {
 
 // Cancelling the failed delivery ends its split.
 func TestSplitIsCancelled(t *testing.T) {
-	runInBubble(t, breakerConfig(), func(w *testbed) {
+	runInBubble(t, oneSlot(), func(w *testbed) {
 		j, sub, _ := w.splitHalfway(1)
 		all := w.all(sub)
 		at := slices.IndexFunc(all, func(d webhook.Delivery) bool { return d.Splitting })

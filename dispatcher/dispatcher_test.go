@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +26,7 @@ import (
 	"service/store"
 	"service/store/sqlite"
 	"service/store/storetest"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -74,18 +74,7 @@ type receivedRequest struct {
 	ids      []string
 }
 
-// memoryDir returns a temporary directory, in memory if the system has /dev/shm:
-// these tests make thousands of commits, none of which must survive a power
-// failure.
-func memoryDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "dispatcher")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
+var memoryDir = harness.MemoryDir // these tests make thousands of commits
 
 // runInBubble runs test in a bubble, with the dispatcher running.
 func runInBubble(t *testing.T, cfg Config, test func(*testbed)) {

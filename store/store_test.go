@@ -13,6 +13,7 @@ import (
 
 	"service/store/doctor"
 	"service/store/sqlite"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -22,20 +23,7 @@ func open(t testing.TB) *Store {
 	return openDir(t, memoryDir(t))
 }
 
-// memoryDir returns a temporary directory, in memory (/dev/shm) if possible, since most tests
-// need no durability. For benchmarks it is on disk, whose speed they measure.
-func memoryDir(t testing.TB) string {
-	t.Helper()
-	if _, ok := t.(*testing.B); ok {
-		return t.TempDir()
-	}
-	dir, err := os.MkdirTemp("/dev/shm", "store")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
+var memoryDir = harness.MemoryDir
 
 func openDir(t testing.TB, dir string) *Store {
 	t.Helper()

@@ -12,6 +12,7 @@ import (
 	"service/store"
 	"service/store/people"
 	"service/store/storetest"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -200,7 +201,7 @@ func TestSessionsAreBounded(t *testing.T) {
 // last seen, even across a restart.
 func TestSessionsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dir := storetest.MemoryDir(t)
+		dir := harness.MemoryDir(t)
 		s := mustOpen(t, dir)
 		ana := createAdmin(t, s, "ana@example.com")
 		_, idle := createSession(t, s, ana, "")
@@ -246,7 +247,7 @@ func TestSessionsEnd(t *testing.T) {
 // TestSeenIsWrittenOnceAMinute checks that not every request writes.
 func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := mustOpen(t, storetest.MemoryDir(t))
+		s := mustOpen(t, harness.MemoryDir(t))
 		defer s.Close()
 		_, secret := createSession(t, s, createAdmin(t, s, "ana@example.com"), "")
 		written := func() (ms int64) {
@@ -266,7 +267,7 @@ func TestSeenIsWrittenOnceAMinute(t *testing.T) {
 }
 
 func TestDevices(t *testing.T) {
-	dir := storetest.MemoryDir(t)
+	dir := harness.MemoryDir(t)
 	s := mustOpen(t, dir)
 	mark := s.Sessions().NewDevice("ana")
 	name, ok := s.Sessions().Device("ana", mark)
@@ -306,7 +307,7 @@ func mustOpen(t *testing.T, dir string) *store.Store {
 func openAt(t *testing.T) (*store.Store, *time.Time) {
 	t.Helper()
 	now := time.Now()
-	s, err := store.Open(t.Context(), store.Config{Dir: storetest.MemoryDir(t), Now: func() time.Time { return now }})
+	s, err := store.Open(t.Context(), store.Config{Dir: harness.MemoryDir(t), Now: func() time.Time { return now }})
 	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s, &now

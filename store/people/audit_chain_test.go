@@ -11,6 +11,7 @@ import (
 	"service/store/people"
 	"service/store/sqlite"
 	"service/store/storetest"
+	"service/test/harness"
 	"service/webhook"
 )
 
@@ -298,7 +299,7 @@ func TestPrunedAuditTampering(t *testing.T) {
 // TestAuditWithoutNewestHash checks that a hash that is missing stays a fault, which neither a
 // later entry nor [store.Open] repairs, and that changes are still recorded.
 func TestAuditWithoutNewestHash(t *testing.T) {
-	dir := storetest.MemoryDir(t)
+	dir := harness.MemoryDir(t)
 	s := storetest.OpenDir(t, dir)
 	fillAudit(t, s)
 	changeAudit(t, s, "UPDATE audit SET detail = 'other', hash = x'' WHERE num >= 3")

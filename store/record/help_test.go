@@ -12,13 +12,14 @@ import (
 	"service/store/record"
 	"service/store/sqlite"
 	"service/store/storetest"
+	"service/test/harness"
 	"service/webhook"
 )
 
 // inBubble runs a test with fake time, and a store with the program p.
 func inBubble(t *testing.T, test func(*testing.T, *store.Store)) {
 	t.Helper()
-	dir := storetest.MemoryDir(t)
+	dir := harness.MemoryDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := storetest.OpenDir(t, dir)
 		storetest.Program(t, s, "p")

@@ -7,19 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"testing"
 	"time"
 
 	"service/store"
 	"service/store/record"
+	"service/test/harness"
 	"service/webhook"
 )
 
 // Open opens a new store with some programs in a new directory, see [MemoryDir].
 func Open(t testing.TB, programIDs ...string) *store.Store {
 	t.Helper()
-	s := OpenDir(t, MemoryDir(t))
+	s := OpenDir(t, harness.MemoryDir(t))
 	for _, id := range programIDs {
 		Program(t, s, id)
 	}
@@ -39,21 +39,6 @@ func OpenDir(t testing.TB, dir string) *store.Store {
 		}
 	})
 	return s
-}
-
-// MemoryDir returns a temporary directory, in memory (/dev/shm) if possible, since most tests
-// need no durability. For benchmarks it is on disk, whose speed they measure.
-func MemoryDir(t testing.TB) string {
-	t.Helper()
-	if _, ok := t.(*testing.B); ok {
-		return t.TempDir()
-	}
-	dir, err := os.MkdirTemp("/dev/shm", "store")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
 }
 
 // WantCode checks that err is a *webhook.Error with a code.

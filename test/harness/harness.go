@@ -48,6 +48,21 @@ const maxWait = 2 * time.Minute
 // Timeout returns how long a test waits for a condition.
 func Timeout() time.Duration { return maxWait }
 
+// MemoryDir returns a temporary directory, in memory (/dev/shm) if possible, since most tests
+// need no durability. For benchmarks it is on disk, whose speed they measure.
+func MemoryDir(tb testing.TB) string {
+	tb.Helper()
+	if _, ok := tb.(*testing.B); ok {
+		return tb.TempDir()
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "service-test-")
+	if err != nil {
+		return tb.TempDir()
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // Scale returns d multiplied by SERVICE_TEST_SLOW, which is 3 by default if the
 // tests may use only one processor, else 1. Only the deep shards measure the service
 // against a time; see test/layout.

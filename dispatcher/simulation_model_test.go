@@ -146,12 +146,15 @@ func (d *modelDelivery) mayWait() bool {
 }
 
 // inFlight returns how many attempts are in flight: only pings, or excluding pings.
-// sub limits it to one subscription; nil means all.
+// sub limits it to one subscription; nil means all. Each arrival asks, so it forgets those that have
+// ended. The caller holds s.mu.
 func (s *simulation) inFlight(sub *modelSubscription, ping bool) (n int) {
 	now := time.Now()
-	for _, r := range s.unsettled {
-		if (sub == nil || r.subscription == sub) && r.delivery.ping == ping && r.endedAt.IsZero() && r.generation == s.generation &&
-			!r.interrupted && now.Sub(r.arrivedAt) < attemptTimeout {
+	s.unended = slices.DeleteFunc(s.unended, func(r *modelAttempt) bool {
+		return !r.endedAt.IsZero() || r.interrupted || now.Sub(r.arrivedAt) >= attemptTimeout
+	})
+	for _, r := range s.unended {
+		if (sub == nil || r.subscription == sub) && r.delivery.ping == ping {
 			n++
 		}
 	}

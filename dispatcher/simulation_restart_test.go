@@ -81,7 +81,7 @@ func (s *simulation) nextGeneration() {
 	s.generation++
 	s.startedAt = time.Now()
 	s.down = false
-	s.unsettled = nil
+	s.unsettled, s.unended = nil, nil
 	s.forgetJump()
 	for _, sub := range s.subs {
 		sub.recovery, sub.throttled, sub.pausedUntil = recovery{}, false, time.Time{}

@@ -110,7 +110,7 @@ func (s *simulation) arrive(at *endpoint, header http.Header, body []byte) (*mod
 	r := &modelAttempt{delivery: d, subscription: sub, arrivedAt: now, arrivedCounted: s.counted(), generation: s.generation,
 		earlierURL: at.n != sub.settings.endpoint || slices.ContainsFunc(sub.previous, another)}
 	d.attempts = append(d.attempts, r)
-	s.unsettled = append(s.unsettled, r)
+	s.unsettled, s.unended = append(s.unsettled, r), append(s.unended, r)
 	if len(d.attempts) > webhook.MaxAttempts {
 		s.violate(promiseFive, "subscription %d: a delivery was sent %d times", sub.index, len(d.attempts))
 	}

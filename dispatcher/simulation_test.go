@@ -115,6 +115,7 @@ type simulation struct {
 	published []int64        // seq of each event, 0 while unknown
 	log       []loggedEvent  // the same events
 	unsettled []*modelAttempt
+	unended   []*modelAttempt // those in flight, and some that have ended since inFlight looked
 }
 
 func (s *simulation) violate(promise, format string, args ...any) {
